@@ -1,0 +1,216 @@
+/* file.c - see file.h. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+/* ---- in ---------------------------------------------------------------------------------------------------------------------- */
+
+static thespis_status open_regular(const char *path, int *fd, size_t *bytes, thespis_error *error)
+{
+    struct stat about;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return th_fail_errno(error, "cannot open '%s'", path);
+    thespis_status status = THESPIS_OK;
+    if (fstat(*fd, &about) != 0)
+        status = th_fail_errno(error, "cannot look at '%s'", path);
+    else if (S_ISDIR(about.st_mode))
+        status = th_fail(error, THESPIS_IO, "'%s' is a folder, a file was expected", path);
+    else if (!S_ISREG(about.st_mode))
+        status = th_fail(error, THESPIS_IO, "'%s' is not a regular file", path);
+    if (status != THESPIS_OK) {
+        close(*fd);
+        return status;
+    }
+    *bytes = (size_t)about.st_size;
+    return THESPIS_OK;
+}
+
+thespis_status th_map_open(const char *path, struct th_map *map, thespis_error *error)
+{
+    int fd;
+    map->data = NULL;
+    map->bytes = 0;
+    TH_TRY(open_regular(path, &fd, &map->bytes, error));
+    if (map->bytes == 0) {
+        close(fd);
+        return THESPIS_OK;
+    }
+    void *data = mmap(NULL, map->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    thespis_status status = data == MAP_FAILED ? th_fail_errno(error, "cannot map '%s' (%zu bytes)", path, map->bytes) : THESPIS_OK;
+    close(fd);
+    if (status == THESPIS_OK) map->data = data;
+    if (status != THESPIS_OK) map->bytes = 0;
+    return status;
+}
+
+void th_map_close(struct th_map *map)
+{
+    if (map->data != NULL) munmap((void *)map->data, map->bytes);
+    map->data = NULL;
+    map->bytes = 0;
+}
+
+/* Reads until the end of a file of `expected` bytes; a file that grows or shrinks meanwhile is refused. */
+static thespis_status read_all(int fd, const char *path, char *data, size_t expected, thespis_error *error)
+{
+    size_t got = 0;
+    while (got < expected) {
+        ssize_t n = read(fd, data + got, expected - got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return th_fail_errno(error, "cannot read '%s'", path);
+        if (n == 0) return th_fail(error, THESPIS_IO, "'%s' ended after %zu of %zu bytes", path, got, expected);
+        got += (size_t)n;
+    }
+    return THESPIS_OK;
+}
+
+thespis_status th_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, thespis_error *error)
+{
+    int fd;
+    size_t size = 0;
+    *data = NULL;
+    *bytes = 0;
+    TH_TRY(open_regular(path, &fd, &size, error));
+    thespis_status status = THESPIS_OK;
+    if (size > max_bytes)
+        status = th_fail(error, THESPIS_LIMIT, "'%s' has %zu bytes, at most %zu are read", path, size, max_bytes);
+    if (status == THESPIS_OK) status = TH_ALLOC(data, size + 1, path, error);
+    if (status == THESPIS_OK) status = read_all(fd, path, *data, size, error);
+    close(fd);
+    if (status != THESPIS_OK) {
+        th_free(*data);
+        *data = NULL;
+        return status;
+    }
+    *bytes = size;
+    return THESPIS_OK;
+}
+
+int th_path_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+thespis_status th_path_join(const char *folder, const char *name, char **path, thespis_error *error)
+{
+    size_t a = strlen(folder), b = strlen(name);
+    int slash = a > 0 && folder[a - 1] != '/';
+    TH_TRY(TH_ALLOC(path, a + b + 2, "a path", error));
+    memcpy(*path, folder, a);
+    if (slash) (*path)[a] = '/';
+    memcpy(*path + a + slash, name, b);
+    return THESPIS_OK;
+}
+
+/* ---- out --------------------------------------------------------------------------------------------------------------------- */
+
+static thespis_status write_at(int fd, const char *path, const char *data, size_t bytes, off_t offset, thespis_error *error)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = offset < 0 ? write(fd, data + done, bytes - done) : pwrite(fd, data + done, bytes - done, offset + (off_t)done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return th_fail_errno(error, "cannot write to '%s'", path);
+        if (n == 0) return th_fail(error, THESPIS_IO, "cannot write to '%s': nothing was accepted", path);
+        done += (size_t)n;
+    }
+    return THESPIS_OK;
+}
+
+static thespis_status open_part(const char *path, struct th_output *output, thespis_error *error)
+{
+    size_t n = strlen(path);
+    TH_TRY(TH_ALLOC(&output->part, n + 6, "a path", error));
+    memcpy(output->part, path, n);
+    memcpy(output->part + n, ".part", 6);
+    output->fd = open(output->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (output->fd < 0) return th_fail_errno(error, "cannot create '%s'", output->part);
+    output->seekable = 1;
+    return THESPIS_OK;
+}
+
+static thespis_status open_target(const char *path, struct th_output *output, thespis_error *error)
+{
+    struct stat about;
+    if (strcmp(path, "-") == 0) {
+        output->fd = dup(STDOUT_FILENO);
+        if (output->fd < 0) return th_fail_errno(error, "cannot write to standard output");
+        return THESPIS_OK;
+    }
+    if (stat(path, &about) == 0) {
+        if (S_ISDIR(about.st_mode)) return th_fail(error, THESPIS_IO, "cannot write to '%s': it is a folder", path);
+        if (!S_ISREG(about.st_mode)) {
+            output->fd = open(path, O_WRONLY | O_CLOEXEC);
+            if (output->fd < 0) return th_fail_errno(error, "cannot open '%s' for writing", path);
+            return THESPIS_OK;
+        }
+    }
+    return open_part(path, output, error);
+}
+
+thespis_status th_output_open(const char *path, struct th_output *output, thespis_error *error)
+{
+    memset(output, 0, sizeof *output);
+    output->fd = -1;
+    output->path = th_copy_string(path, strlen(path));
+    if (output->path == NULL) return th_fail_memory(error, "a path", strlen(path));
+    thespis_status status = open_target(path, output, error);
+    if (status != THESPIS_OK) {
+        th_free(output->path);
+        th_free(output->part);
+        memset(output, 0, sizeof *output);
+        output->fd = -1;
+    }
+    return status;
+}
+
+thespis_status th_output_write(struct th_output *output, const void *data, size_t bytes, thespis_error *error)
+{
+    TH_TRY(write_at(output->fd, output->path, data, bytes, -1, error));
+    output->written += bytes;
+    return THESPIS_OK;
+}
+
+thespis_status th_output_patch(struct th_output *output, uint64_t offset, const void *data, size_t bytes, thespis_error *error)
+{
+    return write_at(output->fd, output->path, data, bytes, (off_t)offset, error);
+}
+
+static void forget(struct th_output *output)
+{
+    th_free(output->path);
+    th_free(output->part);
+    memset(output, 0, sizeof *output);
+    output->fd = -1;
+}
+
+thespis_status th_output_commit(struct th_output *output, thespis_error *error)
+{
+    thespis_status status = THESPIS_OK;
+    /* Pipes and terminals cannot be synced (EINVAL); a file system that is full may say so only here. */
+    if (fsync(output->fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS)
+        status = th_fail_errno(error, "cannot write all of '%s'", output->path);
+    if (close(output->fd) != 0 && status == THESPIS_OK) status = th_fail_errno(error, "cannot close '%s'", output->path);
+    output->fd = -1;
+    if (status == THESPIS_OK && output->part != NULL && rename(output->part, output->path) != 0)
+        status = th_fail_errno(error, "cannot rename '%s' to '%s'", output->part, output->path);
+    if (status != THESPIS_OK && output->part != NULL) unlink(output->part);
+    forget(output);
+    return status;
+}
+
+void th_output_discard(struct th_output *output)
+{
+    if (output->path == NULL) return;
+    if (output->fd >= 0) close(output->fd);
+    if (output->part != NULL) unlink(output->part);
+    forget(output);
+}
