@@ -46,7 +46,8 @@ struct th_tensor_out {
     int64_t shape[TH_TENSOR_MAX_RANK];
     const void *data;
 };
-/* Writes a file whose tensors start at multiples of 64 bytes. metadata: object of strings or NULL. */
+/* Writes a file whose data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, in the order given,
+ * then the others by falling item size: the format allows no padding between them. metadata: object of strings or NULL. */
 thespis_status th_safetensors_write(const char *path, const struct th_tensor_out *tensors, size_t count, const json_t *metadata,
                                     thespis_error *error);
 
