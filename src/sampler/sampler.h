@@ -65,7 +65,7 @@ struct th_sampling {
 /* The sampler's part of a lane. */
 struct th_sampler {
     struct th_sampling settings;
-    uint64_t step;                  /* of the frame being drawn: 1 for the first */
+    uint64_t step;                 /* of the frame being drawn: 1 for the first, 0 before it */
     int32_t window[TH_RAS_WINDOW];  /* main tokens of the last rows, -1 where there were none; newest last */
 };
 
