@@ -65,6 +65,8 @@ static inline v16 v16_abs(v16 x) { __m256 m = _mm256_set1_ps(-0.0f); return V16_
 static inline v16 v16_less(v16 x, v16 y) { return V16_EACH(_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)); }
 /* mask ? x : y */
 static inline v16 v16_select(v16 mask, v16 x, v16 y) { return V16_EACH(_mm256_blendv_ps(y.a, x.a, mask.a), _mm256_blendv_ps(y.b, x.b, mask.b)); }
+/* 1 when the mask is set in every lane */
+static inline int v16_all(v16 mask) { return _mm256_movemask_ps(_mm256_and_ps(mask.a, mask.b)) == 255; }
 /* nearest even integer, as a float */
 static inline v16 v16_round(v16 x) { return V16_EACH(_mm256_round_ps(x.a, 8), _mm256_round_ps(x.b, 8)); }
 static inline v16i v16_to_int(v16 x) { return (v16i){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
@@ -141,6 +143,12 @@ static inline v16 v16_min(v16 x, v16 y) { V16_MAP(v16, x.v[i] < y.v[i] ? x.v[i] 
 static inline v16 v16_abs(v16 x) { V16_MAP(v16, fabsf(x.v[i])); }
 static inline v16 v16_less(v16 x, v16 y) { V16_MAP(v16, th_bits_float(x.v[i] < y.v[i] ? 0xFFFFFFFFu : 0u)); }
 static inline v16 v16_select(v16 mask, v16 x, v16 y) { V16_MAP(v16, th_float_bits(mask.v[i]) >> 31 ? x.v[i] : y.v[i]); }
+static inline int v16_all(v16 mask)
+{
+    uint32_t all = 0xFFFFFFFFu;
+    for (int i = 0; i < 16; i++) all &= th_float_bits(mask.v[i]);
+    return (int)(all >> 31);
+}
 static inline v16 v16_round(v16 x) { V16_MAP(v16, rintf(x.v[i])); }
 static inline v16i v16_to_int(v16 x) { V16_MAP(v16i, fabsf(x.v[i]) < 2147483648.0f ? (uint32_t)(int32_t)rintf(x.v[i]) : 0x80000000u); }
 static inline v16 v16_from_int(v16i x) { V16_MAP(v16, (float)(int32_t)x.v[i]); }
