@@ -19,14 +19,17 @@ thespis_status th_wav_parse(const void *bytes, size_t count, const char *name, d
 
 enum th_sound_format { TH_SOUND_WAV16, TH_SOUND_WAV32F, TH_SOUND_PCM16 };
 
-/* Mono 44,100 Hz going out. In a new regular file a WAV's sizes are exact when th_sound_close succeeded; in a pipe they are 0xFFFFFFFF. */
+/* Mono 44,100 Hz going out. In a new regular file a WAV's sizes are exact when th_sound_close succeeded; in a pipe they are
+ * 0xFFFFFFFF. */
 struct th_sound_writer {
     struct th_output output;
     enum th_sound_format format;
     uint64_t samples; /* so far */
     int rate;
+    uint64_t rf64_from; /* a file of so many bytes becomes RF64: 2^32; only tests set less */
 };
-thespis_status th_sound_open(const char *path, enum th_sound_format format, int rate, struct th_sound_writer *writer, thespis_error *error);
+thespis_status th_sound_open(const char *path, enum th_sound_format format, int rate, struct th_sound_writer *writer,
+                             thespis_error *error);
 /* s16 = lrintf(clamp(x, -1, 1) * 32767), ties to even. */
 thespis_status th_sound_write(struct th_sound_writer *writer, const float *samples, size_t count, thespis_error *error);
 /* Patches the sizes, closes, commits. On failure nothing is left under the name. */
