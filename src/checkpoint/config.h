@@ -11,8 +11,8 @@ enum th_expert_format { TH_EXPERTS_BF16, TH_EXPERTS_FP8 };
 
 /* The Qwen3.5-MoE network that scores the main token. */
 struct th_backbone_config {
-    int hidden;       /* H, width of the residual stream */
-    int layers;       /* layer i is full attention iff (i + 1) % interval == 0, otherwise Gated DeltaNet */
+    int hidden; /* H, width of the residual stream */
+    int layers; /* layer i is full attention iff (i + 1) % interval == 0, otherwise Gated DeltaNet */
     int interval;
     int vocab;
     int heads, kv_heads, head_dim; /* full attention; heads % kv_heads == 0 */
