@@ -6,19 +6,36 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Control bytes of file content must not reach a terminal; UTF-8 stays whole except where the buffer ends inside a character. */
+/* Bytes of the well-formed UTF-8 character that begins here and may be printed; 0 for control characters and broken bytes. */
+static size_t printable(const unsigned char *at)
+{
+    if (at[0] < 0x80) return at[0] >= 0x20 && at[0] != 0x7F;
+    size_t size = at[0] >= 0xF0 ? 4 : at[0] >= 0xE0 ? 3 : 2;
+    unsigned code = at[0] & (0x7Fu >> size);
+    static const unsigned smallest[] = {0, 0, 0xA0, 0x800, 0x10000}; /* 0x80..0x9F are control characters too */
+    if (at[0] < 0xC0 || at[0] > 0xF4) return 0;
+    for (size_t i = 1; i < size; i++) {
+        if ((at[i] & 0xC0) != 0x80) return 0;
+        code = code << 6 | (at[i] & 0x3Fu);
+    }
+    return code >= smallest[size] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF) ? size : 0;
+}
+
+/* Control bytes of file content must not reach a terminal, nor broken UTF-8 a JSON answer. A character that the end of the buffer
+ * cut is dropped. */
 static void clean(char *text)
 {
-    size_t n = strlen(text);
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c < 0x20 || c == 0x7F) text[i] = '?';
+    size_t n = strlen(text), tail = 0;
+    while (tail < 3 && tail < n && ((unsigned char)text[n - 1 - tail] & 0xC0) == 0x80) tail++;
+    if (tail < n) {
+        unsigned char lead = (unsigned char)text[n - 1 - tail];
+        size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+        if (size > tail + 1) text[n - 1 - tail] = '\0';
     }
-    while (n > 0 && ((unsigned char)text[n - 1] & 0xC0) == 0x80) n--;
-    if (n > 0 && (unsigned char)text[n - 1] >= 0xC0) {
-        unsigned char lead = (unsigned char)text[n - 1];
-        size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-        if (strlen(text) - (n - 1) < need) text[n - 1] = '\0';
+    for (size_t i = 0; text[i] != '\0';) {
+        size_t size = printable((const unsigned char *)text + i);
+        if (size == 0) text[i] = '?';
+        i += size == 0 ? 1 : size;
     }
 }
 
@@ -47,9 +64,14 @@ thespis_status th_fail_errno(thespis_error *error, const char *format, ...)
     fill(error, THESPIS_IO, format, arguments);
     va_end(arguments);
     if (error != NULL) {
-        char text[128];
-        size_t used = strlen(error->message);
-        snprintf(error->message + used, sizeof error->message - used, ": %s", strerror_r(reason, text, sizeof text));
+        /* A long path must not push the reason out of the message. */
+        char buffer[128], text[128];
+        size_t room = sizeof error->message - 1, used = strlen(error->message);
+        size_t needed = (size_t)snprintf(text, sizeof text, ": %s", strerror_r(reason, buffer, sizeof buffer));
+        if (needed >= sizeof text) needed = sizeof text - 1;
+        if (used > room - needed) used = room - needed;
+        memcpy(error->message + used, text, needed + 1);
+        clean(error->message);
     }
     return THESPIS_IO;
 }

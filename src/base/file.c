@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,7 +17,8 @@
 static thespis_status open_regular(const char *path, int *fd, size_t *bytes, thespis_error *error)
 {
     struct stat about;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* Not blocking: a pipe without a writer must be refused, not waited for. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return th_fail_errno(error, "cannot open '%s'", path);
     thespis_status status = THESPIS_OK;
     if (fstat(*fd, &about) != 0)
@@ -58,7 +60,7 @@ void th_map_close(struct th_map *map)
     map->bytes = 0;
 }
 
-/* Reads until the end of a file of `expected` bytes; a file that grows or shrinks meanwhile is refused. */
+/* Reads `expected` bytes; a file that shrinks meanwhile is refused. */
 static thespis_status read_all(int fd, const char *path, char *data, size_t expected, thespis_error *error)
 {
     size_t got = 0;
@@ -80,8 +82,7 @@ thespis_status th_file_read(const char *path, size_t max_bytes, char **data, siz
     *bytes = 0;
     TH_TRY(open_regular(path, &fd, &size, error));
     thespis_status status = THESPIS_OK;
-    if (size > max_bytes)
-        status = th_fail(error, THESPIS_LIMIT, "'%s' has %zu bytes, at most %zu are read", path, size, max_bytes);
+    if (size > max_bytes) status = th_fail(error, THESPIS_LIMIT, "'%s' has %zu bytes, at most %zu are read", path, size, max_bytes);
     if (status == THESPIS_OK) status = TH_ALLOC(data, size + 1, path, error);
     if (status == THESPIS_OK) status = read_all(fd, path, *data, size, error);
     close(fd);
@@ -112,12 +113,24 @@ thespis_status th_path_join(const char *folder, const char *name, char **path, t
 
 /* ---- out --------------------------------------------------------------------------------------------------------------------- */
 
+/* Standard output may be a pipe that someone else made non-blocking. errno stays what it was when waiting fails. */
+static int wait_until_writable(int fd)
+{
+    int reason = errno;
+    struct pollfd poll_fd = {.fd = fd, .events = POLLOUT};
+    int ready = poll(&poll_fd, 1, -1);
+    if (ready > 0 || (ready < 0 && errno == EINTR)) return 1;
+    errno = reason;
+    return 0;
+}
+
 static thespis_status write_at(int fd, const char *path, const char *data, size_t bytes, off_t offset, thespis_error *error)
 {
     size_t done = 0;
     while (done < bytes) {
         ssize_t n = offset < 0 ? write(fd, data + done, bytes - done) : pwrite(fd, data + done, bytes - done, offset + (off_t)done);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN && wait_until_writable(fd)) continue;
         if (n < 0) return th_fail_errno(error, "cannot write to '%s'", path);
         if (n == 0) return th_fail(error, THESPIS_IO, "cannot write to '%s': nothing was accepted", path);
         done += (size_t)n;
@@ -131,7 +144,7 @@ static thespis_status open_part(const char *path, struct th_output *output, thes
     TH_TRY(TH_ALLOC(&output->part, n + 6, "a path", error));
     memcpy(output->part, path, n);
     memcpy(output->part + n, ".part", 6);
-    output->fd = open(output->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    output->fd = open(output->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (output->fd < 0) return th_fail_errno(error, "cannot create '%s'", output->part);
     output->seekable = 1;
     return THESPIS_OK;
@@ -140,8 +153,9 @@ static thespis_status open_part(const char *path, struct th_output *output, thes
 static thespis_status open_target(const char *path, struct th_output *output, thespis_error *error)
 {
     struct stat about;
+    if (path[0] == '\0') return th_fail(error, THESPIS_INVALID, "cannot write to a file without a name");
     if (strcmp(path, "-") == 0) {
-        output->fd = dup(STDOUT_FILENO);
+        output->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
         if (output->fd < 0) return th_fail_errno(error, "cannot write to standard output");
         return THESPIS_OK;
     }
@@ -152,6 +166,8 @@ static thespis_status open_target(const char *path, struct th_output *output, th
             if (output->fd < 0) return th_fail_errno(error, "cannot open '%s' for writing", path);
             return THESPIS_OK;
         }
+        /* The rename at the end would replace a file that its owner has protected. */
+        if (access(path, W_OK) != 0) return th_fail_errno(error, "cannot write to '%s'", path);
     }
     return open_part(path, output, error);
 }

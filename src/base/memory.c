@@ -19,10 +19,9 @@ void th_memory_fail_from(long n)
 static int must_fail(void)
 {
     long left = atomic_load(&fail_countdown);
-    if (left == 0) return 0;
-    if (left == 1) return 1;
-    atomic_fetch_sub(&fail_countdown, 1);
-    return 0;
+    while (left > 1)
+        if (atomic_compare_exchange_weak(&fail_countdown, &left, left - 1)) return 0;
+    return left == 1;
 }
 #else
 void th_memory_fail_from(long n)

@@ -1,8 +1,8 @@
 /* pool.c - see pool.h.
  *
- * Jobs form a list; the caller of a job and any idle worker take pieces of it by an atomic counter. A worker that finds no job spins for a
- * moment (the next loop of the network is microseconds away) and then sleeps. A job lives on its caller's stack: the caller leaves
- * only when every piece is done and no worker holds a reference. */
+ * Jobs form a list; the caller of a job and any idle worker take pieces of it by an atomic counter. A worker that finds no job
+ * spins for a moment (the next loop of the network is microseconds away) and then sleeps. A job lives on its caller's stack: the
+ * caller leaves only when every piece is done and no worker holds a reference. */
 #include "base/pool.h"
 
 #include <fenv.h>
@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 
@@ -19,9 +20,9 @@ struct job {
     th_pool_task task;
     void *context;
     int count, grain;
-    atomic_int next;  /* first item not yet taken */
-    atomic_int left;  /* items not yet done */
-    int holders;      /* workers that look at this job; under the mutex */
+    atomic_llong next; /* first item not yet taken; wide, since every thread adds a grain past the end */
+    atomic_int left;   /* items not yet done */
+    int holders;       /* workers that look at this job; under the mutex */
     struct job *after;
 };
 
@@ -41,8 +42,9 @@ struct th_pool {
 static void work(struct job *job)
 {
     for (;;) {
-        int begin = atomic_fetch_add_explicit(&job->next, job->grain, memory_order_relaxed);
-        if (begin >= job->count) return;
+        long long taken = atomic_fetch_add_explicit(&job->next, job->grain, memory_order_relaxed);
+        if (taken >= job->count) return;
+        int begin = (int)taken;
         int end = job->count - begin < job->grain ? job->count : begin + job->grain;
         job->task(job->context, begin, end);
         atomic_fetch_sub_explicit(&job->left, end - begin, memory_order_acq_rel);
@@ -93,12 +95,22 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+/* The same pieces as with many threads: a task may size its scratch by the grain. */
+static void run_alone(int count, int grain, th_pool_task task, void *context)
+{
+    for (int begin = 0; begin < count;) {
+        int end = count - begin < grain ? count : begin + grain;
+        task(context, begin, end);
+        begin = end;
+    }
+}
+
 void th_pool_run(struct th_pool *pool, int count, int grain, th_pool_task task, void *context)
 {
     if (count <= 0) return;
     if (grain < 1) grain = 1;
     if (pool->threads == 1 || count <= grain) {
-        task(context, 0, count);
+        run_alone(count, grain, task, context);
         return;
     }
     struct job job = {.task = task, .context = context, .count = count, .grain = grain};
@@ -142,7 +154,8 @@ thespis_status th_pool_open(int threads, struct th_pool **out, thespis_error *er
     while (status == THESPIS_OK && pool->started < threads - 1) {
         int reason = pthread_create(&pool->workers[pool->started], NULL, worker_main, pool);
         if (reason != 0)
-            status = th_fail(error, THESPIS_MEMORY, "cannot start thread %d of %d (system error %d)", pool->started + 2, threads, reason);
+            status = th_fail(error, THESPIS_MEMORY, "cannot start thread %d of %d (system error %d)", pool->started + 2, threads,
+                             reason);
         else
             pool->started++;
     }
@@ -179,7 +192,7 @@ int th_processor_count(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int count = CPU_COUNT(&set);
+    /* Machines of more than 1,024 processors do not fit a cpu_set_t. */
+    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     return count < 1 ? 1 : count > 256 ? 256 : count;
 }
