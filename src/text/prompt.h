@@ -45,10 +45,10 @@ struct th_rows {
 /* Does the tokenizer fit the model? <|semantic:0|> must have the id semantic_start, the structural tokens must exist. */
 thespis_status th_prompt_check_tokenizer(const struct th_tokenizer *tokenizer, const struct th_prompt_shape *shape,
                                          thespis_error *error);
-/* Validates (th_validate_*), tags, tokenises segment by segment and lays out the rows. Messages begin with "input: ", "references.I: " or
- * "history.I: ". Unlike the doors of the product it accepts text without a letter or digit. */
-thespis_status th_prompt_build(const struct th_tokenizer *tokenizer, const struct th_prompt_shape *shape, const struct th_prompt *prompt,
-                               struct th_rows *rows, thespis_error *error);
+/* Validates (th_validate_*), tags, tokenises segment by segment and lays out the rows. Messages begin with "input: ",
+ * "references.I: " or "history.I: ". Unlike the doors of the product it accepts text without a letter or digit. */
+thespis_status th_prompt_build(const struct th_tokenizer *tokenizer, const struct th_prompt_shape *shape,
+                               const struct th_prompt *prompt, struct th_rows *rows, thespis_error *error);
 void th_rows_free(struct th_rows *rows);
 
 /* Segments as text, for `inspect prompt`: calls back with each segment's bytes (text) or frames (audio) in order. */
@@ -59,7 +59,7 @@ struct th_prompt_segment {
     size_t first_row, rows;
 };
 typedef void (*th_prompt_visit)(void *context, const struct th_prompt_segment *segment);
-thespis_status th_prompt_walk(const struct th_tokenizer *tokenizer, const struct th_prompt_shape *shape, const struct th_prompt *prompt,
-                              th_prompt_visit visit, void *context, thespis_error *error);
+thespis_status th_prompt_walk(const struct th_tokenizer *tokenizer, const struct th_prompt_shape *shape,
+                              const struct th_prompt *prompt, th_prompt_visit visit, void *context, thespis_error *error);
 
 #endif

@@ -16,7 +16,8 @@ int th_is_letter(uint32_t c);      /* Unicode 16 categories */
 int th_is_mark(uint32_t c);
 int th_is_number(uint32_t c);
 
-/* NFC with Unicode 9.0 data: a code point assigned later neither decomposes, nor composes, nor reorders. *out is freed with th_free. */
+/* NFC with Unicode 9.0 data: a code point assigned later neither decomposes, nor composes, nor reorders. *out is freed with
+ * th_free. */
 thespis_status th_nfc(const char *text, size_t bytes, char **out, size_t *out_bytes, thespis_error *error);
 
 #endif

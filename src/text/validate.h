@@ -13,7 +13,8 @@ enum {
 };
 
 /* Rules 1 to 5 of the prompt's specification on raw text. tokenizer may be NULL without TH_TEXT_STRICT. */
-thespis_status th_validate_text(const char *text, size_t bytes, int flags, const struct th_tokenizer *tokenizer, thespis_error *error);
+thespis_status th_validate_text(const char *text, size_t bytes, int flags, const struct th_tokenizer *tokenizer,
+                                thespis_error *error);
 
 /* Length of the speaker tag <|speaker:N|>, N = 0..15, that begins at text[0], or 0; *speaker gets N. */
 size_t th_speaker_tag(const char *text, size_t bytes, int *speaker);
