@@ -286,11 +286,17 @@ static thespis_status take_backbone(struct th_loader *loader)
 
 /* ---- tower ------------------------------------------------------------------------------------------------------------------- */
 
-static thespis_status take_tower_layer(const struct th_scope *scope, const struct th_tower_config *t, struct th_tower_layer *layer)
+/* Shared layers call their table of codes semantic, residual ones codebook; either stack may use the other's word. */
+static const char *table_name(const struct th_scope *scope, int is_shared)
 {
-    /* Either stack may use either word for its table of codes. */
-    const char *table =
-        th_scope_has(scope, "semantic_embedding.weight") ? "semantic_embedding.weight" : "codebook_embedding.weight";
+    static const char semantic[] = "semantic_embedding.weight", codebook[] = "codebook_embedding.weight";
+    const char *own = is_shared ? semantic : codebook, *other = is_shared ? codebook : semantic;
+    return !th_scope_has(scope, own) && th_scope_has(scope, other) ? other : own;
+}
+
+static thespis_status take_tower_layer(const struct th_scope *scope, const char *table, const struct th_tower_config *t,
+                                       struct th_tower_layer *layer)
+{
     const int hidden = t->hidden, queries = t->heads * t->head_dim, keys = t->kv_heads * t->head_dim;
     const struct th_matrix_rule matrices[] = {
         {table, t->codebook_size, hidden, &layer->table},
@@ -325,12 +331,12 @@ static thespis_status take_tower(struct th_loader *loader)
     TH_TRY(TH_OWN(loader, &model->heads, (size_t)t->residual_layers, "the tower's heads"));
     for (int i = 0; i < t->shared_layers; i++) {
         struct th_scope scope = th_scope_make(loader, "audio_decoder_mtp_shared.layers.%d.", i);
-        TH_TRY(take_tower_layer(&scope, t, &model->tower[i]));
+        TH_TRY(take_tower_layer(&scope, table_name(&scope, 1), t, &model->tower[i]));
     }
     for (int r = 0; r < t->residual_layers; r++) {
         struct th_scope scope = th_scope_make(loader, "audio_decoder_mtp.layers.%d.", r);
         struct th_scope head = th_scope_make(loader, "audio_decoder_mtp.heads.%d.", r);
-        TH_TRY(take_tower_layer(&scope, t, &model->tower[t->shared_layers + r]));
+        TH_TRY(take_tower_layer(&scope, table_name(&scope, 0), t, &model->tower[t->shared_layers + r]));
         TH_TRY(th_scope_matrix(&head, "weight", t->codebook_size, t->hidden, &model->heads[r]));
     }
     return THESPIS_OK;
