@@ -93,7 +93,8 @@ struct th_backend_ops {
                                    thespis_progress progress, void *context, thespis_error *error);
 
     void (*probe)(struct th_backend *backend, th_probe probe, void *context); /* NULL switches off */
-    /* Runs one layer alone over given inputs, for checks: part 0 the backbone, 1 the tower. in, out [n][H] are rows row0.. of a lane
+    /* Runs one layer alone over given inputs, for checks: part 0 the backbone, 1 the tower, 2 only the MoE of a backbone layer, from its
+     * normed input to its sum before the residual (no state, frames or labels; the moe_* probes fire). in, out [n][H] are rows row0.. of a lane
      * whose state of this layer they continue; frames [n][W] input frames and labels [n][W] are read for the tower. */
     thespis_status (*layer)(struct th_backend *backend, int lane, int part, int layer, int row0, int n, const float *in,
                             const int32_t *frames, const int32_t *labels, float *out, thespis_error *error);

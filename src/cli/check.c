@@ -1,0 +1,41 @@
+/* check.c - `thespis check`: the arguments of engine/check.h. Exit 1 when clear picks or codes differ. */
+#include "engine/check.h"
+
+#include <string.h>
+
+#include "cli/options.h"
+
+static void print_line(void *context, const char *line)
+{
+    (void)context;
+    puts(line);
+}
+
+int cli_check(const struct cli_settings *settings)
+{
+    const struct cli_settings *s = settings;
+    int codec_alone = s->check_codec != NULL && s->codec != NULL && s->word_count == 0;
+    if (!codec_alone && s->check_codec == NULL && s->word_count != 2) return cli_misuse("check takes CHECKPOINT and REQUEST.json");
+    if (!codec_alone && s->check_codec != NULL && s->word_count != 1) return cli_misuse("check --codec-check takes CHECKPOINT (or --codec FILE)");
+    struct cli_settings with = *s;
+    if (s->word_count > 0) with.checkpoint = s->words[0];
+    struct th_check_options options = {.request = s->word_count == 2 ? s->words[1] : NULL,
+                                       .frames = s->frames,
+                                       .layer_local = s->layer_local,
+                                       .generate = s->generate,
+                                       .greedy = s->greedy,
+                                       .max_frames = s->max_frames,
+                                       .codec = s->check_codec,
+                                       .out = s->out,
+                                       .against = s->against};
+    int bad = cli_engine_options(&with, codec_alone, &options.engine);
+    if (bad != 0) return bad;
+    thespis_error error;
+    int differences;
+    if (th_check_run(&options, print_line, NULL, &differences, &error) != THESPIS_OK) return cli_fail(&error);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fputs("thespis: cannot write the report\n", stderr);
+        return 1;
+    }
+    return differences > 0;
+}

@@ -1,0 +1,36 @@
+/* commands.c - the list of commands with their help. */
+#include "cli/options.h"
+
+const struct cli_command cli_commands[] = {
+    {"speak", CLI_SPEAK, "speak [options] [TEXT]", "say a text, in the voice of a recording if you like",
+     "Says TEXT, or what stands in --text-file, or standard input, and writes the audio\n"
+     "while it is being made. <|speaker:0|> to <|speaker:15|> in the text change the\n"
+     "speaker; cues go in brackets: [sighs], [whispers].",
+     "  thespis speak \"Good morning.\"\n"
+     "  thespis speak --ref anna.wav --ref-text \"What Anna says there.\" --out hi.wav \"Hi, it is me.\"\n"
+     "  fortune | thespis speak --format pcm --out - | aplay -f S16_LE -r 44100\n",
+     cli_speak},
+    {"encode", CLI_ENCODE, "encode [options] RECORDING", "turn a recording into codec codes",
+     "Encodes a recording of any usual format, rate and channel count: 21.53 frames a\n"
+     "second, one code for each codebook. Needs only the codec.",
+     "  thespis encode --codec codec.pth anna.wav --out anna.npy\n", cli_encode},
+    {"decode", CLI_DECODE, "decode [options] CODES", "turn codec codes into audio",
+     "Decodes a .npy or .json of codes: 2,048 samples a frame. Needs only the codec.",
+     "  thespis decode --codec codec.pth anna.npy --out anna-again.wav\n", cli_decode},
+    {"inspect", CLI_INSPECT, "inspect checkpoint|tokens|prompt [options] [TEXT]", "look at a checkpoint, a text's tokens, a prompt",
+     "checkpoint [DIR]   the model's numbers and tensors, after all checks\n"
+     "tokens TEXT        the ids of one segment of text\n"
+     "prompt TEXT        the segments and rows that TEXT becomes",
+     "  thespis inspect checkpoint models/stage\n"
+     "  thespis inspect tokens --json \"Hello there.\"\n",
+     cli_inspect},
+    {"check", CLI_CHECK, "check CHECKPOINT REQUEST.json [options]", "compare the network with the reference, value by value",
+     "Runs a request over forced frames and writes every layer's output under the names\n"
+     "that tools/oracle uses; compares with such a folder. With --codec-check: the codec.",
+     "  thespis check CKPT request.json --no-act-quant --frames labels.npy --out ours --against oracle\n", cli_check},
+    {"convert", CLI_CONVERT, "convert codec codec.pth codec.safetensors", "rewrite the codec's file so that it maps at once",
+     "Folds the weights of a codec.pth and writes them as codec.safetensors, which every\n"
+     "command accepts in its place.",
+     NULL, cli_convert},
+    {0},
+};

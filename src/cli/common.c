@@ -1,0 +1,89 @@
+/* common.c - what the commands share: failures, engine options, progress. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/options.h"
+
+#define SHIPPED_CHECKPOINT "models/stage"
+
+int cli_fail(const thespis_error *error)
+{
+    fprintf(stderr, "thespis: %s\n", error->message);
+    return 1;
+}
+
+int cli_misuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("thespis: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputs(" (thespis help tells more)\n", stderr);
+    va_end(arguments);
+    return 2;
+}
+
+static int one_of(const char *value, const char *first, const char *second)
+{
+    if (value == NULL || strcmp(value, first) == 0) return 0;
+    return strcmp(value, second) == 0 ? 1 : 2;
+}
+
+static const char *default_checkpoint(void)
+{
+    const char *named = getenv("THESPIS_CHECKPOINT");
+    if (named != NULL && named[0] != '\0') return named;
+    if (th_path_exists(SHIPPED_CHECKPOINT)) return SHIPPED_CHECKPOINT;
+#ifdef THESPIS_MODELS_DIR
+    if (th_path_exists(THESPIS_MODELS_DIR "/stage")) return THESPIS_MODELS_DIR "/stage";
+#endif
+    return NULL;
+}
+
+int cli_engine_options(const struct cli_settings *s, int codec_only, thespis_engine_options *options)
+{
+    thespis_engine_options_init(options);
+    options->codec = s->codec;
+    if (!(codec_only && s->codec != NULL)) {
+        options->checkpoint = s->checkpoint != NULL ? s->checkpoint : default_checkpoint();
+        if (options->checkpoint == NULL)
+            return cli_misuse("no checkpoint: give --checkpoint DIR, or set THESPIS_CHECKPOINT, or run where " SHIPPED_CHECKPOINT " is");
+    }
+    options->backend = (thespis_backend)one_of(s->backend, "auto", "cpu");
+    options->precision = (thespis_precision)one_of(s->precision, "f32", "bf16");
+    options->isa = (thespis_isa)one_of(s->isa, "auto", "portable");
+    options->device = s->device;
+    options->threads = s->threads;
+    options->max_rows = s->max_rows;
+    options->prefill_rows = s->prefill_rows;
+    options->act_quant = !s->no_act_quant;
+    return 0;
+}
+
+int cli_watched(const struct cli_settings *settings)
+{
+    return !settings->quiet && isatty(STDERR_FILENO);
+}
+
+void cli_progress_draw(void *context, const char *job, uint64_t done, uint64_t total)
+{
+    struct cli_progress *p = context;
+    double now = th_now();
+    if (p->job == NULL || strcmp(p->job, job) != 0) {
+        p->job = job;
+        p->started = now;
+        p->drawn = 0;
+    }
+    if (done >= total) {
+        fputs("\r\033[K", stderr);
+        return;
+    }
+    if (now - p->drawn < 0.1) return;
+    p->drawn = now;
+    double left = done > 0 ? (now - p->started) * (double)(total - done) / (double)done : 0;
+    fprintf(stderr, "\r%s %3.0f %%, %.0f s left\033[K", job, 100.0 * (double)done / (double)total, left);
+}

@@ -1,0 +1,74 @@
+/* decode.c - `thespis decode`: codes become audio, window by window. */
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "cli/options.h"
+#include "engine/files.h"
+
+#define MOST_FRAMES 64
+
+struct job {
+    const struct cli_settings *settings;
+    thespis_engine *engine;
+    thespis_decoder *decoder;
+    struct th_codes codes;
+    struct th_sound_writer sound;
+    int sound_open;
+    struct cli_progress progress;
+};
+
+static int window(const struct job *j, size_t done)
+{
+    const struct cli_settings *s = j->settings;
+    size_t left = j->codes.frames - done;
+    int n = done == 0 && s->first_chunk > 0 ? s->first_chunk : s->chunk > 0 ? s->chunk : MOST_FRAMES;
+    return left < (size_t)n ? (int)left : n;
+}
+
+static thespis_status run(struct job *j, thespis_error *error)
+{
+    thespis_engine_info info = {.size = sizeof info};
+    TH_TRY(thespis_engine_get_info(j->engine, &info, error));
+    TH_TRY(th_codes_read(j->settings->words[0], info.codebooks, INT32_MAX, &j->codes, error));
+    TH_TRY(thespis_decoder_new(j->engine, &j->decoder, error));
+    enum th_sound_format format = strcmp(j->settings->format, "pcm") == 0      ? TH_SOUND_PCM16
+                                  : strcmp(j->settings->format, "wav32f") == 0 ? TH_SOUND_WAV32F
+                                                                               : TH_SOUND_WAV16;
+    TH_TRY(th_sound_open(j->settings->out, format, THESPIS_SAMPLE_RATE, &j->sound, error));
+    j->sound_open = 1;
+    float *samples;
+    TH_TRY(TH_ALLOC(&samples, (size_t)MOST_FRAMES * THESPIS_FRAME_SAMPLES, "samples", error));
+    thespis_status status = THESPIS_OK;
+    for (size_t done = 0; done < j->codes.frames && status == THESPIS_OK;) {
+        int n = window(j, done);
+        status = thespis_decoder_push(j->decoder, j->codes.codes, j->codes.frames, done, (size_t)n, samples, error);
+        if (status == THESPIS_OK) status = th_sound_write(&j->sound, samples, (size_t)n * THESPIS_FRAME_SAMPLES, error);
+        done += (size_t)n;
+        if (cli_watched(j->settings)) cli_progress_draw(&j->progress, "decode", done, j->codes.frames);
+    }
+    th_free(samples);
+    if (status != THESPIS_OK) return status;
+    j->sound_open = 0;
+    return th_sound_close(&j->sound, error);
+}
+
+int cli_decode(const struct cli_settings *settings)
+{
+    if (settings->word_count != 1) return cli_misuse("decode takes one file of CODES");
+    if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO)) return cli_misuse("audio is not written to a terminal: give --out FILE");
+    thespis_engine_options options;
+    int bad = cli_engine_options(settings, 1, &options);
+    if (bad != 0) return bad;
+    struct job j = {.settings = settings};
+    thespis_error error;
+    thespis_status status = thespis_engine_open(&options, &j.engine, &error);
+    if (status == THESPIS_OK) status = run(&j, &error);
+    if (j.sound_open) th_sound_discard(&j.sound);
+    if (status == THESPIS_OK && !settings->quiet)
+        fprintf(stderr, "%zu frames, %.2f s of audio\n", j.codes.frames, (double)j.codes.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE);
+    thespis_decoder_free(j.decoder);
+    thespis_engine_close(j.engine);
+    th_free(j.codes.codes);
+    return status == THESPIS_OK ? 0 : cli_fail(&error);
+}

@@ -1,0 +1,93 @@
+/* inspect.c - `thespis inspect`: prints what engine/inspect.h tells, as text or as JSON. */
+#include "engine/inspect.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/options.h"
+
+/* "name: value", objects indented below their name, arrays on one line. */
+static void print_tree(const json_t *value, int indent)
+{
+    const char *key;
+    json_t *item;
+    json_object_foreach((json_t *)value, key, item)
+    {
+        if (json_is_object(item)) {
+            printf("%*s%s:\n", indent, "", key);
+            print_tree(item, indent + 2);
+        } else {
+            char *text = json_dumps(item, JSON_ENCODE_ANY | JSON_COMPACT);
+            printf("%*s%s: %s\n", indent, "", key, text != NULL ? text : "?");
+            free(text);
+        }
+    }
+}
+
+static void print_tokens(const json_t *tree)
+{
+    const json_t *ids = json_object_get(tree, "ids"), *tokens = json_object_get(tree, "tokens");
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        char *text = json_dumps(json_array_get(tokens, i), JSON_ENCODE_ANY);
+        printf("%8lld  %s\n", (long long)json_integer_value(json_array_get(ids, i)), text != NULL ? text : "?");
+        free(text);
+    }
+}
+
+static void print_prompt(const json_t *tree)
+{
+    size_t i;
+    json_t *segment;
+    printf("%lld rows, %lld of them the system block\n", (long long)json_integer_value(json_object_get(tree, "row_count")),
+           (long long)json_integer_value(json_object_get(tree, "system_rows")));
+    json_array_foreach(json_object_get(tree, "segments"), i, segment)
+    {
+        json_t *text = json_object_get(segment, "text");
+        char *quoted = text != NULL ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+        printf("%6lld  %4lld rows  ", (long long)json_integer_value(json_object_get(segment, "first_row")),
+               (long long)json_integer_value(json_object_get(segment, "rows")));
+        if (quoted != NULL)
+            printf("%s\n", quoted);
+        else
+            printf("%lld frames of audio\n", (long long)json_integer_value(json_object_get(segment, "frames")));
+        free(quoted);
+    }
+}
+
+static int print(const json_t *tree, const char *what, int json)
+{
+    if (json)
+        json_dumpf(tree, stdout, JSON_INDENT(1)), putchar('\n');
+    else if (strcmp(what, "tokens") == 0)
+        print_tokens(tree);
+    else if (strcmp(what, "prompt") == 0)
+        print_prompt(tree);
+    else
+        print_tree(tree, 0);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    fputs("thespis: cannot write to standard output\n", stderr);
+    return 1;
+}
+
+int cli_inspect(const struct cli_settings *s)
+{
+    const char *what = s->word_count > 0 ? s->words[0] : "";
+    const char *word = s->word_count == 2 ? s->words[1] : NULL;
+    int checkpoint = strcmp(what, "checkpoint") == 0, tokens = strcmp(what, "tokens") == 0, prompt = strcmp(what, "prompt") == 0;
+    if (!checkpoint && !tokens && !prompt) return cli_misuse("inspect takes checkpoint, tokens or prompt");
+    if (s->word_count > 2 || (!checkpoint && word == NULL)) return cli_misuse("inspect %s takes one %s", what, checkpoint ? "DIR" : "TEXT");
+    struct cli_settings with = *s;
+    if (checkpoint && word != NULL) with.checkpoint = word;
+    thespis_engine_options options;
+    int bad = cli_engine_options(&with, 0, &options);
+    if (bad != 0) return bad;
+    thespis_error error;
+    json_t *tree = NULL;
+    thespis_status status = checkpoint ? th_inspect_checkpoint(options.checkpoint, &tree, &error)
+                            : tokens   ? th_inspect_tokens(options.checkpoint, word, strlen(word), &tree, &error)
+                                       : th_inspect_prompt(options.checkpoint, word, strlen(word), s->refs, s->ref_texts, s->ref_count, &tree, &error);
+    if (status != THESPIS_OK) return cli_fail(&error);
+    bad = print(tree, what, s->json);
+    json_decref(tree);
+    return bad;
+}

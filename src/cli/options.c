@@ -1,0 +1,278 @@
+/* options.c - see options.h. */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { FLAG, INTEGER, LONG, NUMBER, TEXT, CHOICE, REFERENCE, REFERENCE_TEXT };
+
+struct option {
+    int commands;
+    const char *group, *name, *value; /* "--name VALUE" */
+    enum kind kind;
+    size_t offset;      /* in cli_settings */
+    double low, high;   /* of numbers; both ends allowed */
+    const char *choice; /* "wav pcm" */
+    const char *initial; /* parsed as if given first; NULL: zero */
+    const char *help;
+};
+
+#define AT(field) offsetof(struct cli_settings, field)
+#define EVERYTHING (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT)
+#define ENGINE (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK)
+
+static const struct option table[] = {
+    {CLI_SPEAK, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
+     "A recording of the voice to clone (WAV, FLAC, Ogg, MP3, ...), or its codes (.npy, .json). Repeat it for up to 16 references."},
+    {CLI_SPEAK, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL,
+     "The words spoken in the --ref before it. Begin it with <|speaker:N|> to bind the reference to that speaker of the text. A "
+     "reference without its words clones worse."},
+
+    {CLI_SPEAK, "Text", "--text-file", "FILE", TEXT, AT(text_file), 0, 0, NULL, NULL, "Read the text from FILE; - is standard input."},
+    {CLI_SPEAK, "Text", "--strict-text", NULL, FLAG, AT(strict_text), 0, 0, NULL, NULL,
+     "Refuse every special token of the tokenizer in the text except speaker tags."},
+
+    {CLI_SPEAK, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "speech.wav",
+     "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
+    {CLI_DECODE, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "decoded.wav",
+     "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
+    {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy", "Where the codes go: NumPy, int64, (codebooks, frames)."},
+    {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm", "wav",
+     "wav (16-bit), wav32f (32-bit float), or pcm (raw 16-bit little-endian, 44,100 Hz, mono)."},
+
+    {CLI_SPEAK, "Drawing", "--seed", "N", LONG, AT(seed), 0, 9223372036854775807.0, NULL, NULL,
+     "0 to 2^63-1. The same seed, text and voice give the same bytes. Default: drawn from the system and told at the end."},
+    {CLI_SPEAK, "Drawing", "--temperature", "X", NUMBER, AT(temperature), 0, 5, NULL, "1.0", "Wilder above 1, tamer below."},
+    {CLI_SPEAK, "Drawing", "--top-p", "X", NUMBER, AT(top_p), 1e-6, 1, NULL, "0.9", "Draw from the likeliest tokens that share this probability."},
+    {CLI_SPEAK, "Drawing", "--top-k", "N", LONG, AT(top_k), 1, 2147483647, NULL, "2147483647",
+     "Draw from the N likeliest tokens at most; code heads never use more than 30."},
+    {CLI_SPEAK | CLI_CHECK, "Drawing", "--greedy", NULL, FLAG, AT(greedy), 0, 0, NULL, NULL,
+     "Always the likeliest token. For checks: it loops audibly."},
+    {CLI_SPEAK | CLI_CHECK, "Drawing", "--max-frames", "N", INTEGER, AT(max_frames), 1, 2048, NULL, NULL,
+     "Stop after N frames of 46 ms. Default: as many as fit the context, at most 2048."},
+
+    {CLI_SPEAK | CLI_DECODE, "Streaming", "--first-chunk", "N", INTEGER, AT(first_chunk), 1, 64, NULL, NULL,
+     "Frames before the first audio. Default: 4. Changes latency, never a sample."},
+    {CLI_SPEAK | CLI_DECODE, "Streaming", "--chunk", "N", INTEGER, AT(chunk), 1, 64, NULL, NULL,
+     "At most N frames at once after that. Default: windows grow 6, 10, 12, 32, 64."},
+
+    {CLI_CHECK, "Check", "--out", "DIR", TEXT, AT(out), 0, 0, NULL, NULL, "Write the arrays there as .npy files, under the reference's names."},
+    {CLI_CHECK, "Check", "--frames", "FILE.npy", TEXT, AT(frames), 0, 0, NULL, NULL,
+     "Force these labels, (n, 1 + codebooks) integers, the prompt in one piece and then a row a step."},
+    {CLI_CHECK, "Check", "--layer-local", "DIR", TEXT, AT(layer_local), 0, 0, NULL, NULL,
+     "Feed each layer alone from DIR's backbone_layer_inputs and tower_layer_inputs."},
+    {CLI_CHECK, "Check", "--generate", NULL, FLAG, AT(generate), 0, 0, NULL, NULL, "Draw freely too: frames.npy."},
+    {CLI_CHECK, "Check", "--against", "DIR", TEXT, AT(against), 0, 0, NULL, NULL, "Compare with the arrays in DIR and print the differences."},
+    {CLI_CHECK, "Check", "--codec-check", "FILE", TEXT, AT(check_codec), 0, 0, NULL, NULL,
+     "Instead of the network: encode this recording, or decode these codes."},
+    {CLI_CHECK, "Check", "--no-act-quant", NULL, FLAG, AT(no_act_quant), 0, 0, NULL, NULL, "Do not quantise the experts' inputs."},
+
+    {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0", "Refuse longer recordings; 0 sets no limit."},
+
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0, NULL, NULL,
+     "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else models/stage."},
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
+     "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
+    {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
+    {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},
+    {CLI_SPEAK | CLI_CHECK, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
+     "f32, or bf16: activations rounded where the reference rounds them."},
+    {ENGINE, "Model", "--isa", "NAME", CHOICE, AT(isa), 0, 0, "auto portable avx2", "auto", "The CPU's instruction set; every choice gives the same bytes."},
+    {ENGINE, "Model", "--threads", "N", INTEGER, AT(threads), 0, 256, NULL, "0",
+     "0: one for each processor. Changes no byte."},
+    {CLI_SPEAK | CLI_CHECK, "Model", "--max-rows", "N", INTEGER, AT(max_rows), 2, 16384, NULL, NULL,
+     "Context: rows of prompt and frames together. Default: 4096, or what the model has if that is less."},
+    {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64", "Rows of a prompt that are fed at once. Changes no byte."},
+
+    {CLI_INSPECT | CLI_CHECK, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
+    {CLI_INSPECT, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL, "inspect prompt: codes of a reference (.npy, .json)."},
+    {CLI_INSPECT, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL, "The words spoken in the --ref before it."},
+    {ENGINE | CLI_CONVERT, "Output", "--quiet", NULL, FLAG, AT(quiet), 0, 0, NULL, NULL, "No progress and no closing line."},
+    {EVERYTHING, "Output", "--help", NULL, FLAG, AT(help), 0, 0, NULL, NULL, "Print this."},
+};
+
+#define OPTION_COUNT (sizeof table / sizeof *table)
+
+/* ---- parsing ----------------------------------------------------------------------------------------------------------------- */
+
+static int in_list(const char *word, const char *list)
+{
+    size_t n = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at++)
+        if (n > 0 && (at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ' ')) return 1;
+    return 0;
+}
+
+static int take_integer(const struct option *o, const char *value, int64_t *out, char *message)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (end == value || *end != '\0' || errno != 0 || (double)number < o->low || (double)number > o->high || value[0] == ' ' || value[0] == '+') {
+        snprintf(message, 300, "%s is '%s', must be a whole number from %.0f to %.0f", o->name, value, o->low, o->high);
+        return -1;
+    }
+    *out = number;
+    return 0;
+}
+
+static int take_number(const struct option *o, const char *value, double *out, char *message)
+{
+    char *end;
+    double number = strtod(value, &end);
+    if (end == value || *end != '\0' || !(number >= o->low && number <= o->high)) {
+        snprintf(message, 300, "%s is '%s', must be a number from %g to %g", o->name, value, o->low, o->high);
+        return -1;
+    }
+    *out = number;
+    return 0;
+}
+
+static int take_reference(const struct option *o, const char *value, struct cli_settings *s, char *message)
+{
+    if (o->kind == REFERENCE) {
+        if (s->ref_count == THESPIS_MAX_SPEAKERS) {
+            snprintf(message, 300, "more than %d --ref", THESPIS_MAX_SPEAKERS);
+            return -1;
+        }
+        s->refs[s->ref_count++] = value;
+        return 0;
+    }
+    if (s->ref_count == 0 || s->ref_texts[s->ref_count - 1] != NULL) {
+        snprintf(message, 300, "--ref-text must follow the --ref whose words it gives");
+        return -1;
+    }
+    s->ref_texts[s->ref_count - 1] = value;
+    return 0;
+}
+
+static int take(const struct option *o, const char *value, struct cli_settings *s, char *message)
+{
+    char *field = (char *)s + o->offset;
+    int64_t integer;
+    switch (o->kind) {
+    case FLAG: *(int *)field = 1; return 0;
+    case TEXT: *(const char **)field = value; return 0;
+    case NUMBER: return take_number(o, value, (double *)field, message);
+    case LONG: return take_integer(o, value, (int64_t *)field, message);
+    case INTEGER:
+        if (take_integer(o, value, &integer, message) != 0) return -1;
+        *(int *)field = (int)integer;
+        return 0;
+    case CHOICE:
+        if (!in_list(value, o->choice)) {
+            snprintf(message, 300, "%s is '%s', must be one of: %s", o->name, value, o->choice);
+            return -1;
+        }
+        *(const char **)field = value;
+        return 0;
+    default: return take_reference(o, value, s, message);
+    }
+}
+
+static const struct option *find(const struct cli_command *command, const char *name, size_t n)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        if ((table[i].commands & command->bit) && strlen(table[i].name) == n && memcmp(table[i].name, name, n) == 0) return &table[i];
+    return NULL;
+}
+
+static void set_defaults(const struct cli_command *command, struct cli_settings *s)
+{
+    char unused[300];
+    memset(s, 0, sizeof *s);
+    s->seed = -1;
+    s->prefill_rows = 64;
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        if ((table[i].commands & command->bit) && table[i].initial != NULL) take(&table[i], table[i].initial, s, unused);
+}
+
+/* argv[*at] is an option; *at moves past its value. */
+static int parse_option(const struct cli_command *command, int argc, char **argv, int *at, struct cli_settings *s, char *message)
+{
+    const char *word = argv[*at], *equal = strchr(word, '=');
+    size_t n = equal != NULL ? (size_t)(equal - word) : strlen(word);
+    const struct option *o = strcmp(word, "-h") == 0 ? find(command, "--help", 6) : find(command, word, n);
+    if (o == NULL) {
+        snprintf(message, 300, "%s has no option '%.*s'", command->name, (int)(n > 100 ? 100 : n), word);
+        return -1;
+    }
+    if (o->kind == FLAG && equal != NULL) {
+        snprintf(message, 300, "%s takes no value", o->name);
+        return -1;
+    }
+    if (o->kind == FLAG) return take(o, NULL, s, message);
+    if (equal != NULL) return take(o, equal + 1, s, message);
+    if (*at + 1 >= argc) {
+        snprintf(message, 300, "%s needs a value: %s %s", o->name, o->name, o->value);
+        return -1;
+    }
+    return take(o, argv[++*at], s, message);
+}
+
+int cli_parse(const struct cli_command *command, int argc, char **argv, struct cli_settings *settings, char message[300])
+{
+    int options_over = 0;
+    set_defaults(command, settings);
+    for (int i = 0; i < argc; i++) {
+        if (!options_over && strcmp(argv[i], "--") == 0) {
+            options_over = 1;
+        } else if (!options_over && argv[i][0] == '-' && argv[i][1] != '\0') {
+            if (parse_option(command, argc, argv, &i, settings, message) != 0) return -1;
+        } else if (settings->word_count == (int)(sizeof settings->words / sizeof *settings->words)) {
+            snprintf(message, 300, "too many arguments: '%.100s'", argv[i]);
+            return -1;
+        } else {
+            settings->words[settings->word_count++] = argv[i];
+        }
+    }
+    return 0;
+}
+
+/* ---- help -------------------------------------------------------------------------------------------------------------------- */
+
+/* Text in lines of at most 78 columns, each after `indent` blanks. */
+static void wrap(FILE *out, const char *text, int indent)
+{
+    int column = 0;
+    while (*text != '\0') {
+        size_t n = strcspn(text, " ");
+        if (column > 0 && column + 1 + (int)n > 78) {
+            fputc('\n', out);
+            column = 0;
+        }
+        if (column == 0)
+            column = fprintf(out, "%*s", indent, "");
+        else
+            column += fprintf(out, " ");
+        column += fprintf(out, "%.*s", (int)n, text);
+        text += n;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
+}
+
+static void print_option(FILE *out, const struct option *o)
+{
+    fprintf(out, "  %s%s%s\n", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+    wrap(out, o->help, 6);
+    if (o->initial != NULL && strcmp(o->initial, "2147483647") != 0) fprintf(out, "      Default: %s\n", o->initial);
+}
+
+void cli_help(FILE *out, const struct cli_command *command)
+{
+    fprintf(out, "Usage: thespis %s\n\n%s\n", command->usage, command->text);
+    if (command->examples != NULL) fprintf(out, "\nExamples:\n%s", command->examples);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        int first = (table[i].commands & command->bit) != 0;
+        for (size_t j = 0; j < i; j++)
+            if ((table[j].commands & command->bit) && strcmp(table[j].group, table[i].group) == 0) first = 0;
+        if (!first) continue;
+        fprintf(out, "\n%s:\n", table[i].group);
+        for (size_t j = i; j < OPTION_COUNT; j++)
+            if ((table[j].commands & command->bit) && strcmp(table[j].group, table[i].group) == 0) print_option(out, &table[j]);
+    }
+}

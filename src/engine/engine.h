@@ -1,0 +1,103 @@
+/* engine.h - the engine's inside: two threads around the parts.
+ *
+ *     caller          prompt ──> request ──────────────────────────────────────────────> samples (thespis_request_read)
+ *     driver thread              feed, step: frames of all lanes ──> request.frames
+ *     codec thread                                                   windows of frames ──> request.ring
+ *
+ * One mutex guards every field that says so; the backend is called without it. */
+#ifndef THESPIS_ENGINE_ENGINE_H
+#define THESPIS_ENGINE_ENGINE_H
+
+#include <pthread.h>
+
+#include "engine/parts.h"
+
+#define TH_MAX_FRAMES 2048      /* of one request */
+#define TH_MAX_PROMPT_ROWS 8192
+#define TH_MAX_REFERENCE_SECONDS 60.0
+#define TH_MAX_WAITING 1024     /* requests in line for a lane */
+#define TH_AHEAD_FRAMES 256     /* drawn but not yet decoded: more, and the lane waits for its reader */
+#define TH_RING_FRAMES 128      /* decoded but not yet read */
+
+struct thespis_voice {
+    thespis_engine *engine;
+    struct th_prompt_reference *references; /* [count]; transcripts and codes [codebooks][frames] owned */
+    size_t count, capacity;
+};
+
+enum th_phase {
+    TH_WAITING,   /* in line for a lane */
+    TH_PREFILL,   /* on a lane, prompt not yet fed whole */
+    TH_GENERATE,  /* on a lane, drawing */
+    TH_DRAWN,     /* off its lane: all frames are there (or it failed) */
+    TH_DONE       /* all audio is in the ring (or it failed): neither thread touches it again */
+};
+
+struct thespis_request {
+    thespis_engine *engine;
+    struct thespis_request *next; /* engine.requests, oldest first */
+
+    /* Set at start, then read-only. */
+    struct th_rows rows; /* the prompt */
+    struct th_sampling sampling;
+    int max_frames;
+    int first_chunk, chunk;
+    double started; /* th_now */
+
+    /* The driver's own. */
+    int lane;  /* -1: none */
+    size_t fed; /* prompt rows so far */
+    int drawn; /* frames drawn, end of speech not counted */
+    int held;  /* 1: the last frame drawn waits to see whether speech goes on */
+
+    /* Under engine.mutex. */
+    enum th_phase phase;
+    int cancelled;
+    thespis_finish finish;
+    thespis_status status; /* not OK: failed, with error */
+    thespis_error error;
+    int32_t *frames; /* [max_frames][1 + codebooks]; the first `ready` are final */
+    int ready;
+    int32_t *codes;  /* [codebooks][ready], filled when drawing ended */
+    int decoded;     /* frames whose samples went into the ring */
+    int windows;     /* decoded so far */
+    int in_codec;    /* the codec thread works on it now */
+    float *ring;     /* [TH_RING_FRAMES * 2048] */
+    size_t ring_at, ring_count; /* samples */
+    double first_row, first_frame, last_frame, first_audio, decode_seconds, ended; /* times by th_now, 0: not yet */
+
+    struct th_codec_stream *stream;
+    pthread_cond_t changed; /* ring, phase, status, in_codec */
+};
+
+struct thespis_engine {
+    struct th_parts parts;
+    int lanes, prefill_rows;
+    thespis_progress progress;
+    void *progress_context;
+
+    pthread_t driver, codec;
+    int threads_started; /* 1: driver, 2: codec too */
+    pthread_mutex_t mutex;
+    pthread_cond_t driver_wake, codec_wake;
+    int closing;
+    struct thespis_request *requests; /* all that are not freed, oldest first */
+    int waiting;                      /* of them in TH_WAITING */
+    struct thespis_request *lane[64]; /* who sits on a lane, or NULL */
+    int prefill_turn;                 /* lane whose prompt gets the next piece */
+    float *window;                    /* [TH_DECODE_MAX_FRAMES * 2048], the codec thread's */
+
+    pthread_mutex_t decode_mutex, encode_mutex; /* the backend's codec: one decode and one encode at a time */
+};
+
+/* driver.c, audio.c: the threads. */
+void *th_driver_main(void *engine);
+void *th_codec_main(void *engine);
+
+/* Frames of window number `index` (0, 1, ...) of a stream. */
+int th_window_frames(int first_chunk, int chunk, int index);
+
+/* Ends a request that failed, under the mutex. */
+void th_request_fail(struct thespis_request *request, thespis_status status, const thespis_error *error);
+
+#endif

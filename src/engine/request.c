@@ -1,0 +1,285 @@
+/* request.c - one request from the caller's side: checks, prompt, reading, cancelling, outcome. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "engine/engine.h"
+#include "text/validate.h"
+
+#define MOST_SEED INT64_MAX
+
+void thespis_request_options_init(thespis_request_options *options)
+{
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    options->temperature = 1.0f;
+    options->top_p = 0.9f;
+    options->top_k = INT32_MAX;
+    options->seed = THESPIS_SEED_RANDOM;
+}
+
+const char *thespis_finish_name(thespis_finish finish)
+{
+    static const char *const names[] = {"running", "stop", "length", "cancelled", "error", "loop", "silence"};
+    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
+}
+
+/* ---- start ------------------------------------------------------------------------------------------------------------------- */
+
+static thespis_status check_options(const thespis_request_options *o, thespis_error *error)
+{
+    if (o->size != sizeof *o)
+        return th_fail(error, THESPIS_INVALID, "options.size is %zu, must be %zu: call thespis_request_options_init", o->size, sizeof *o);
+    if (!isfinite(o->temperature) || o->temperature < 0 || o->temperature > 5)
+        return th_fail(error, THESPIS_INVALID, "temperature is %g, must be 0 to 5", (double)o->temperature);
+    if (!(o->top_p > 0 && o->top_p <= 1))
+        return th_fail(error, THESPIS_INVALID, "top_p is %g, must be above 0 and at most 1", (double)o->top_p);
+    if (o->top_k < 1) return th_fail(error, THESPIS_INVALID, "top_k is %d, must be at least 1", (int)o->top_k);
+    if (o->seed != THESPIS_SEED_RANDOM && o->seed > (uint64_t)MOST_SEED)
+        return th_fail(error, THESPIS_INVALID, "seed is %llu, must be 0 to 2^63-1", (unsigned long long)o->seed);
+    if (o->max_frames < 0 || o->max_frames > TH_MAX_FRAMES)
+        return th_fail(error, THESPIS_INVALID, "max_frames is %d, must be 1 to %d (or 0 for as many as fit)", o->max_frames, TH_MAX_FRAMES);
+    if (o->first_chunk < 0 || o->first_chunk > TH_DECODE_MAX_FRAMES)
+        return th_fail(error, THESPIS_INVALID, "first_chunk is %d, must be 1 to %d (or 0)", o->first_chunk, TH_DECODE_MAX_FRAMES);
+    if (o->chunk < 0 || o->chunk > TH_DECODE_MAX_FRAMES)
+        return th_fail(error, THESPIS_INVALID, "chunk is %d, must be 1 to %d (or 0)", o->chunk, TH_DECODE_MAX_FRAMES);
+    if (o->text == NULL) return th_fail(error, THESPIS_INVALID, "input: no text");
+    return THESPIS_OK;
+}
+
+static thespis_status check_text(const thespis_engine *e, const thespis_request_options *o, thespis_error *error)
+{
+    int flags = TH_TEXT_NEED_SPEAKABLE | (o->strict_text ? TH_TEXT_STRICT : 0);
+    thespis_status status = th_validate_text(o->text, o->text_bytes, flags, e->parts.tokenizer, error);
+    if (status != THESPIS_OK) th_error_prefix(error, "input: ");
+    return status;
+}
+
+static thespis_status random_seed(uint64_t *seed, thespis_error *error)
+{
+    size_t got = 0;
+    while (got < sizeof *seed) {
+        ssize_t n = getrandom((char *)seed + got, sizeof *seed - got, 0);
+        if (n < 0 && errno != EINTR) return th_fail_errno(error, "the system gave no random seed");
+        if (n > 0) got += (size_t)n;
+    }
+    *seed &= (uint64_t)MOST_SEED;
+    return THESPIS_OK;
+}
+
+static thespis_status build_prompt(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
+{
+    struct th_prompt_turn *turns;
+    TH_TRY(TH_ALLOC(&turns, o->history_count, "history turns", error));
+    for (size_t i = 0; i < o->history_count; i++)
+        turns[i] = (struct th_prompt_turn){o->history[i].text, o->history[i].text_bytes, o->history[i].codes, o->history[i].frames};
+    struct th_prompt prompt = {.history = turns, .history_count = o->history_count, .text = o->text, .text_bytes = o->text_bytes};
+    if (o->voice != NULL) {
+        prompt.references = o->voice->references;
+        prompt.reference_count = o->voice->count;
+    }
+    thespis_status status = th_prompt_build(e->parts.tokenizer, &e->parts.shape, &prompt, &r->rows, error);
+    th_free(turns);
+    return status;
+}
+
+/* The frame limit, and that prompt and frames fit the context together. */
+static thespis_status plan_rows(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
+{
+    int rows = r->rows.count > INT32_MAX ? INT32_MAX : (int)r->rows.count, context = e->parts.max_rows;
+    if (rows > TH_MAX_PROMPT_ROWS)
+        return th_fail(error, THESPIS_LIMIT, "the prompt has %d rows, at most %d are allowed: shorten the text, the references or the history",
+                       rows, TH_MAX_PROMPT_ROWS);
+    if (rows >= context)
+        return th_fail(error, THESPIS_LIMIT, "the prompt has %d rows and leaves no room for a frame in the context of %d rows (max_rows)", rows,
+                       context);
+    int room = context - rows;
+    if (o->max_frames > room)
+        return th_fail(error, THESPIS_LIMIT, "the prompt's %d rows and max_frames %d make %d, the context has %d rows (max_rows)", rows,
+                       o->max_frames, rows + o->max_frames, context);
+    r->max_frames = o->max_frames > 0 ? o->max_frames : room < TH_MAX_FRAMES ? room : TH_MAX_FRAMES;
+    return THESPIS_OK;
+}
+
+static thespis_status prepare(thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
+{
+    size_t width = 1 + (size_t)e->parts.codebooks;
+    TH_TRY(check_text(e, o, error));
+    TH_TRY(build_prompt(e, o, r, error));
+    TH_TRY(plan_rows(e, o, r, error));
+    r->sampling = (struct th_sampling){o->temperature, o->top_p, o->top_k, o->seed, 0, o->greedy};
+    if (o->seed == THESPIS_SEED_RANDOM) TH_TRY(random_seed(&r->sampling.seed, error));
+    r->first_chunk = o->first_chunk;
+    r->chunk = o->chunk;
+    TH_TRY(TH_ALLOC(&r->frames, (size_t)r->max_frames * width, "frames", error));
+    TH_TRY(TH_ALLOC(&r->codes, (size_t)r->max_frames * (width - 1), "frames", error));
+    TH_TRY(TH_ALLOC(&r->ring, (size_t)TH_RING_FRAMES * THESPIS_FRAME_SAMPLES, "audio", error));
+    return e->parts.backend->ops->codec_open(e->parts.backend, &r->stream, error);
+}
+
+static void release(struct thespis_request *r)
+{
+    struct th_backend *backend = r->engine->parts.backend;
+    if (r->stream != NULL) backend->ops->codec_close(backend, r->stream);
+    th_rows_free(&r->rows);
+    th_free(r->frames);
+    th_free(r->codes);
+    th_free(r->ring);
+    pthread_cond_destroy(&r->changed);
+    th_free(r);
+}
+
+static thespis_status enqueue(thespis_engine *e, struct thespis_request *r, thespis_error *error)
+{
+    thespis_status status = THESPIS_OK;
+    pthread_mutex_lock(&e->mutex);
+    if (e->waiting >= TH_MAX_WAITING) {
+        status = th_fail(error, THESPIS_BUSY, "%d requests are waiting already, at most %d may", e->waiting, TH_MAX_WAITING);
+    } else {
+        struct thespis_request **link = &e->requests;
+        while (*link != NULL) link = &(*link)->next;
+        *link = r;
+        e->waiting++;
+        pthread_cond_signal(&e->driver_wake);
+    }
+    pthread_mutex_unlock(&e->mutex);
+    return status;
+}
+
+thespis_status thespis_request_start(thespis_engine *engine, const thespis_request_options *options, thespis_request **request,
+                                     thespis_error *error)
+{
+    *request = NULL;
+    if (engine->parts.model == NULL) return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: speaking needs a model");
+    TH_TRY(check_options(options, error));
+    struct thespis_request *r;
+    TH_TRY(TH_ALLOC(&r, 1, "a request", error));
+    r->engine = engine;
+    r->lane = -1;
+    r->started = th_now();
+    pthread_cond_init(&r->changed, NULL);
+    thespis_status status = prepare(engine, options, r, error);
+    if (status == THESPIS_OK) status = enqueue(engine, r, error);
+    if (status != THESPIS_OK) {
+        release(r);
+        return status;
+    }
+    *request = r;
+    return THESPIS_OK;
+}
+
+/* ---- read, cancel, free ------------------------------------------------------------------------------------------------------ */
+
+static size_t take_from_ring(struct thespis_request *r, float *samples, size_t capacity)
+{
+    size_t size = (size_t)TH_RING_FRAMES * THESPIS_FRAME_SAMPLES;
+    size_t count = r->ring_count < capacity ? r->ring_count : capacity;
+    size_t first = count < size - r->ring_at ? count : size - r->ring_at;
+    memcpy(samples, r->ring + r->ring_at, first * sizeof *samples);
+    memcpy(samples + first, r->ring, (count - first) * sizeof *samples);
+    r->ring_at = (r->ring_at + count) % size;
+    r->ring_count -= count;
+    return count;
+}
+
+thespis_status thespis_request_read(thespis_request *r, float *samples, size_t capacity, size_t *count, thespis_error *error)
+{
+    struct thespis_engine *e = r->engine;
+    thespis_status status = THESPIS_OK;
+    *count = 0;
+    if (capacity == 0) return th_fail(error, THESPIS_INVALID, "capacity is 0, must be at least 1 sample");
+    pthread_mutex_lock(&e->mutex);
+    while (r->status == THESPIS_OK && !r->cancelled && r->ring_count == 0 && r->phase != TH_DONE)
+        pthread_cond_wait(&r->changed, &e->mutex);
+    if (r->status != THESPIS_OK) {
+        status = r->status;
+        if (error != NULL) *error = r->error;
+    } else if (r->cancelled) {
+        status = th_fail(error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
+    } else if (r->ring_count > 0) {
+        *count = take_from_ring(r, samples, capacity);
+        pthread_cond_signal(&e->codec_wake);
+    }
+    pthread_mutex_unlock(&e->mutex);
+    return status;
+}
+
+static void cancel(struct thespis_request *r)
+{
+    struct thespis_engine *e = r->engine;
+    if (r->phase == TH_DONE && r->ring_count == 0) return; /* over: the outcome stands */
+    r->cancelled = 1;
+    if (r->status == THESPIS_OK && r->phase >= TH_DRAWN) {
+        thespis_error error;
+        th_fail(&error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
+        th_request_fail(r, THESPIS_CANCELLED, &error);
+    }
+    pthread_cond_signal(&e->driver_wake);
+    pthread_cond_signal(&e->codec_wake);
+    pthread_cond_broadcast(&r->changed);
+}
+
+void thespis_request_cancel(thespis_request *r)
+{
+    pthread_mutex_lock(&r->engine->mutex);
+    cancel(r);
+    pthread_mutex_unlock(&r->engine->mutex);
+}
+
+void thespis_request_free(thespis_request *r)
+{
+    if (r == NULL) return;
+    struct thespis_engine *e = r->engine;
+    pthread_mutex_lock(&e->mutex);
+    cancel(r);
+    while (r->phase != TH_DONE || r->in_codec) pthread_cond_wait(&r->changed, &e->mutex);
+    struct thespis_request **link = &e->requests;
+    while (*link != r) link = &(*link)->next;
+    *link = r->next;
+    pthread_mutex_unlock(&e->mutex);
+    release(r);
+}
+
+/* ---- what became of it ------------------------------------------------------------------------------------------------------- */
+
+static double since(double begin, double end)
+{
+    return end > 0 && begin > 0 ? end - begin : 0;
+}
+
+thespis_status thespis_request_get_outcome(const thespis_request *r, thespis_outcome *outcome, thespis_error *error)
+{
+    if (outcome->size != sizeof *outcome)
+        return th_fail(error, THESPIS_INVALID, "outcome.size is %zu, must be %zu", outcome->size, sizeof *outcome);
+    pthread_mutex_lock(&r->engine->mutex);
+    int over = r->phase == TH_DONE || r->status != THESPIS_OK;
+    outcome->finish = over ? r->finish : THESPIS_FINISH_NONE;
+    outcome->seed = r->sampling.seed;
+    outcome->prompt_rows = (int)r->rows.count;
+    outcome->frames = r->ready;
+    outcome->queue_seconds = since(r->started, r->first_row);
+    outcome->prefill_seconds = since(r->first_row, r->first_frame);
+    outcome->first_audio_seconds = since(r->started, r->first_audio);
+    outcome->generate_seconds = since(r->first_row, r->last_frame);
+    outcome->decode_seconds = r->decode_seconds;
+    outcome->total_seconds = since(r->started, r->ended);
+    pthread_mutex_unlock(&r->engine->mutex);
+    return THESPIS_OK;
+}
+
+thespis_status thespis_request_get_codes(const thespis_request *r, const int32_t **codes, size_t *frames, thespis_error *error)
+{
+    *codes = NULL;
+    *frames = 0;
+    pthread_mutex_lock(&r->engine->mutex);
+    int drawn = r->phase >= TH_DRAWN;
+    if (drawn) {
+        *codes = r->codes;
+        *frames = (size_t)r->ready;
+    }
+    pthread_mutex_unlock(&r->engine->mutex);
+    return drawn ? THESPIS_OK : th_fail(error, THESPIS_INVALID, "the request is still running: its codes are there at the end");
+}
