@@ -76,7 +76,10 @@ static inline void scratch_safetensors(const char *name, unsigned long long leng
     FILE *file = scratch_create(name);
     for (int i = 0; i < 8; i++) fputc((int)(length >> (8 * i) & 255), file);
     scratch_bytes(file, header, header_bytes);
-    for (size_t i = 0; i < data_bytes; i++) fputc(data != NULL ? ((const unsigned char *)data)[i] : 0, file);
+    if (data != NULL)
+        scratch_bytes(file, data, data_bytes);
+    else
+        for (size_t i = 0; i < data_bytes; i++) fputc(0, file);
     scratch_close(file);
 }
 
