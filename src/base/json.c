@@ -9,9 +9,14 @@
 thespis_status th_json_parse(const char *text, size_t bytes, const char *name, json_t **root, thespis_error *error)
 {
     json_error_t where;
+    *root = NULL;
+    /* Jansson takes a zero byte between tokens for the end of its buffer and goes on. */
+    if (bytes > 0 && memchr(text, '\0', bytes) != NULL)
+        return th_fail(error, THESPIS_FORMAT, "%s: not valid JSON: it holds a zero byte", name);
     *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &where);
     if (*root != NULL) return THESPIS_OK;
-    return th_fail(error, THESPIS_FORMAT, "%s: not valid JSON at line %d, column %d: %s", name, where.line, where.column, where.text);
+    return th_fail(error, THESPIS_FORMAT, "%s: not valid JSON at line %d, column %d: %s", name, where.line, where.column,
+                   where.text);
 }
 
 thespis_status th_json_read(const char *path, size_t max_bytes, json_t **root, thespis_error *error)

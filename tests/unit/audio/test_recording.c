@@ -23,7 +23,7 @@
 #include "base/memory.h"
 
 /* libsndfile 1.2.0 keeps libvorbis' 6 KB of an Ogg file whose headers are broken: not ours to free. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:vorbis_info_init";

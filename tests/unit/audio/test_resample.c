@@ -17,13 +17,6 @@
 
 #define VECTORS TEST_SOURCE_DIR "/tests/vectors/audio/"
 
-/* Asking ASan to let a refused allocation be NULL instead of the end. */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "allocator_may_return_null=1";
-}
-
 static void read_vector(int rate, const char *which, struct th_npy *array)
 {
     char path[512];
