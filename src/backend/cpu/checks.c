@@ -15,10 +15,12 @@ static void run_layer(struct th_cpu *cpu, const struct th_lm_batch *batch, int p
     const struct th_config *config = &cpu->model->config;
     struct th_lm_work *work = &cpu->lm->work;
     const size_t bytes = (size_t)batch->columns * (size_t)config->backbone.hidden * sizeof(float);
-    float *stream = part == 0 ? work->residual : work->handed;
-    memcpy(stream, in, bytes);
+    float *streams[] = {work->residual, work->handed, work->normed};
+    memcpy(streams[part], in, bytes);
     if (part == 0) {
         th_lm_backbone_layer(cpu, batch, layer);
+    } else if (part == 2) {
+        th_lm_moe(cpu, batch, layer);
     } else {
         for (int c = 0; c < batch->columns; c++) {
             work->inputs[c] = frames + (size_t)c * (size_t)config->frame_width;
@@ -26,7 +28,7 @@ static void run_layer(struct th_cpu *cpu, const struct th_lm_batch *batch, int p
         }
         th_lm_tower_layer(cpu, batch, layer);
     }
-    memcpy(out, stream, bytes);
+    memcpy(out, part == 2 ? work->branch : streams[part], bytes);
 }
 
 thespis_status th_cpu_layer(struct th_backend *backend, int lane, int part, int layer, int row0, int n, const float *in,
@@ -35,9 +37,9 @@ thespis_status th_cpu_layer(struct th_backend *backend, int lane, int part, int 
     struct th_cpu *cpu = th_cpu_of(backend);
     TH_TRY(th_cpu_check_lane(cpu, lane, error));
     const struct th_config *config = &cpu->model->config;
-    const int layers = part == 0 ? config->backbone.layers : th_lm_tower_layers(config);
-    if (part < 0 || part > 1 || layer < 0 || layer >= layers)
-        return th_fail(error, THESPIS_INVALID, "layer %d of part %d: part is 0 or 1, and this part has %d layers", layer, part,
+    const int layers = part == 1 ? th_lm_tower_layers(config) : config->backbone.layers;
+    if (part < 0 || part > 2 || layer < 0 || layer >= layers)
+        return th_fail(error, THESPIS_INVALID, "layer %d of part %d: part is 0, 1 or 2, and this part has %d layers", layer, part,
                        layers);
     if (row0 < 0 || n < 1 || row0 > cpu->lm->max_rows - n)
         return th_fail(error, THESPIS_LIMIT, "rows %d to %d of a lane of %d", row0, row0 + n - 1, cpu->lm->max_rows);
