@@ -231,7 +231,8 @@ static thespis_status check_added(const json_t *value, size_t i, thespis_error *
 static thespis_status check_added_id(const struct th_tokenizer *tokenizer, const struct th_added *token, size_t i, int32_t *next,
                                      thespis_error *error)
 {
-    int32_t expected = th_vocab_find(&tokenizer->vocab, token->content, token->bytes);
+    char scratch[TH_MAX_ADDED_BYTES];
+    int32_t expected = th_vocab_find_written(&tokenizer->vocab, token->content, token->bytes, scratch);
     if (expected < 0) expected = *next;
     if (token->id != expected)
         return th_fail(error, THESPIS_FORMAT, "added_tokens[%zu] '%.60s' has id %d; at its place in the file it must have %d", i,

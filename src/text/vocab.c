@@ -119,8 +119,7 @@ int32_t th_vocab_find(const struct th_vocab *vocab, const char *content, size_t 
     return vocab->entries[vocab->slots[slot] - 1].id;
 }
 
-/* The id of a side or result of a merge, as the file writes it. scratch holds the string's bytes. */
-static int32_t find_written(const struct th_vocab *vocab, const char *written, size_t length, char *scratch)
+int32_t th_vocab_find_written(const struct th_vocab *vocab, const char *written, size_t length, char *scratch)
 {
     int64_t raw = unmap(written, length, scratch);
     size_t slot;
@@ -154,9 +153,9 @@ thespis_status th_vocab_add_merge(struct th_vocab *vocab, uint32_t rank, const c
     TH_TRY(TH_ALLOC(&joined, 2 * bytes + 1, "a merge", error));
     memcpy(joined, left, left_bytes);
     memcpy(joined + left_bytes, right, right_bytes);
-    int32_t a = find_written(vocab, joined, left_bytes, joined + bytes);
-    int32_t b = find_written(vocab, joined + left_bytes, right_bytes, joined + bytes);
-    int32_t merged = find_written(vocab, joined, bytes, joined + bytes);
+    int32_t a = th_vocab_find_written(vocab, joined, left_bytes, joined + bytes);
+    int32_t b = th_vocab_find_written(vocab, joined + left_bytes, right_bytes, joined + bytes);
+    int32_t merged = th_vocab_find_written(vocab, joined, bytes, joined + bytes);
     th_free(joined);
     if (a < 0 || b < 0 || merged < 0)
         return th_fail(error, THESPIS_FORMAT, "model.merges[%u]: %s of '%.60s' + '%.60s' is not in model.vocab", rank,

@@ -46,6 +46,8 @@ void th_vocab_free(struct th_vocab *vocab);
 
 /* Entry whose content is these raw bytes, or -1. */
 int32_t th_vocab_find(const struct th_vocab *vocab, const char *content, size_t length);
+/* Entry that the file writes like this, or -1. scratch has room for `length` bytes. */
+int32_t th_vocab_find_written(const struct th_vocab *vocab, const char *written, size_t length, char *scratch);
 /* The merge of a pair, or NULL. */
 const struct th_merge *th_vocab_merge(const struct th_vocab *vocab, int32_t left, int32_t right);
 
