@@ -23,6 +23,9 @@ thespis_status th_mono_add(struct th_mono *mono, const float *block, size_t fram
 
 /* Everything that libsndfile reads, from memory. Fills mono's rate, channels, container and samples. */
 thespis_status th_sndfile_decode(const void *bytes, size_t count, struct th_mono *mono, thespis_error *error);
+/* Is this an MP3, perhaps behind ID3 tags? */
+int th_mp3_is(const void *bytes, size_t count);
+thespis_status th_mp3_decode(const void *bytes, size_t count, struct th_mono *mono, thespis_error *error);
 /* The name of the container or file kind these bytes begin with, if it is one that cannot be read; else NULL. */
 const char *th_sniff_refused(const void *bytes, size_t count);
 

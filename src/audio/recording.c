@@ -87,6 +87,7 @@ static thespis_status decode(const void *bytes, size_t count, struct th_mono *mo
     if (refused != NULL)
         return th_fail(error, THESPIS_UNSUPPORTED, "%s: looks like %s; WAV, FLAC, Ogg, MP3 and AIFF recordings are read",
                        mono->name, refused);
+    if (th_mp3_is(bytes, count)) return th_mp3_decode(bytes, count, mono, error);
     return th_sndfile_decode(bytes, count, mono, error);
 }
 

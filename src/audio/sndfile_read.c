@@ -1,4 +1,4 @@
-/* sndfile_read.c - recordings through libsndfile, from memory: FLAC, Ogg, MP3, AIFF and the rest. It tells kinds by content. */
+/* sndfile_read.c - recordings through libsndfile, from memory: FLAC, Ogg, AIFF and the rest. It tells kinds by content. */
 #include <sndfile.h>
 #include <stdio.h>
 #include <string.h>
