@@ -59,11 +59,12 @@ struct zipper {
 
 static inline uint32_t checksum(const uint8_t *data, size_t count)
 {
-    uint32_t crc = 0xFFFFFFFF;
-    for (size_t i = 0; i < count; i++) {
-        crc ^= data[i];
-        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
+    uint32_t table[256], crc = 0xFFFFFFFF;
+    for (uint32_t i = 0; i < 256; i++) {
+        table[i] = i;
+        for (int k = 0; k < 8; k++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320 : 0);
     }
+    for (size_t i = 0; i < count; i++) crc = crc >> 8 ^ table[(crc ^ data[i]) & 0xFF];
     return ~crc;
 }
 
