@@ -25,8 +25,8 @@
  *  - Audio is mono, 44,100 samples a second, 32-bit float in [-1, 1]. A *frame* is 2,048 samples (46.4 ms): one main token and
  *    `codebooks` codec codes. A *row* is one position of the model's sequence, text or frame.
  *  - Text is UTF-8, given by pointer and length in bytes; it need not end in a zero byte and is copied before the call returns.
- *  - A function that can fail returns a thespis_status and, when `error` is not NULL, fills it with the same status and one sentence that
- *    names the thing at fault, its value, and what would be right. On failure output arguments are set to NULL or 0.
+ *  - A function that can fail returns a thespis_status and, when `error` is not NULL, fills it with the same status and one
+ * sentence that names the thing at fault, its value, and what would be right. On failure output arguments are set to NULL or 0.
  *  - The library never prints, exits or aborts, keeps no global state, and changes no signal handler or locale.
  *  - Whoever makes an object frees it with its `_free` or `_close`, which accept NULL. Requests and voices must be freed before
  *    their engine is closed.
@@ -112,16 +112,16 @@ typedef void (*thespis_progress)(void *context, const char *job, uint64_t done, 
 typedef struct thespis_engine_options {
     size_t size;            /* sizeof(thespis_engine_options), set by _init */
     const char *checkpoint; /* folder with config.json, tokenizer.json, *.safetensors and the codec; NULL: the codec alone */
-    const char *codec;      /* codec.pth or codec.safetensors; NULL: codec.safetensors, else codec.pth, in the checkpoint's folder */
+    const char *codec; /* codec.pth or codec.safetensors; NULL: codec.safetensors, else codec.pth, in the checkpoint's folder */
     thespis_backend backend;
     thespis_precision precision;
     thespis_isa isa;
-    int device;       /* CUDA device number */
-    int threads;      /* 1..256; 0: one for each processor this process may use */
-    int lanes;        /* requests that step together, 1..64; default 1 */
-    int max_rows;     /* context of each lane, 2..16384 and <= the model's own; 0: 4096 */
-    int prefill_rows; /* prompt rows fed between two frames of running lanes, >= 1; default 64 */
-    int act_quant;    /* default 1: expert inputs are quantised as the published model does; 0 only for checks */
+    int device;                /* CUDA device number */
+    int threads;               /* 1..256; 0: one for each processor this process may use */
+    int lanes;                 /* requests that step together, 1..64; default 1 */
+    int max_rows;              /* context of each lane, 2..16384 and <= the model's own; 0: 4096 */
+    int prefill_rows;          /* prompt rows fed between two frames of running lanes, >= 1; default 64 */
+    int act_quant;             /* default 1: expert inputs are quantised as the published model does; 0 only for checks */
     thespis_progress progress; /* NULL: none */
     void *progress_context;
 } thespis_engine_options;
@@ -129,19 +129,20 @@ typedef struct thespis_engine_options {
 THESPIS_API void thespis_engine_options_init(thespis_engine_options *options);
 
 /* Maps the checkpoint, checks all of it, and makes the lanes. *engine is the caller's, to be closed with thespis_engine_close. */
-THESPIS_API thespis_status thespis_engine_open(const thespis_engine_options *options, thespis_engine **engine, thespis_error *error);
+THESPIS_API thespis_status thespis_engine_open(const thespis_engine_options *options, thespis_engine **engine,
+                                               thespis_error *error);
 THESPIS_API void thespis_engine_close(thespis_engine *engine);
 
 typedef struct thespis_engine_info {
-    size_t size;         /* sizeof(thespis_engine_info), set by the caller */
-    int has_model;       /* 0: opened with a codec alone */
-    int codebooks;       /* codec codes a frame; 10 in the published model */
-    int codebook_size;   /* codes the model can draw for each, 4096 in the published model */
-    int max_rows;        /* context of a lane */
+    size_t size;       /* sizeof(thespis_engine_info), set by the caller */
+    int has_model;     /* 0: opened with a codec alone */
+    int codebooks;     /* codec codes a frame; 10 in the published model */
+    int codebook_size; /* codes the model can draw for each, 4096 in the published model */
+    int max_rows;      /* context of a lane */
     int lanes;
     int threads;
-    const char *backend; /* "cpu" or "cuda"; static storage */
-    const char *isa;     /* "avx2", "portable", or the device's name; lives as long as the engine */
+    const char *backend;   /* "cpu" or "cuda"; static storage */
+    const char *isa;       /* "avx2", "portable", or the device's name; lives as long as the engine */
     uint64_t lane_bytes;   /* memory of all lanes */
     uint64_t weight_bytes; /* weights held in memory beside the mapped files */
     uint64_t mapped_bytes; /* mapped files */
@@ -157,10 +158,10 @@ typedef struct thespis_voice thespis_voice;
 THESPIS_API thespis_status thespis_voice_new(thespis_engine *engine, thespis_voice **voice, thespis_error *error);
 THESPIS_API void thespis_voice_free(thespis_voice *voice);
 
-/* Adds a recording from a file: WAV, FLAC, Ogg, MP3, AIFF and what else libsndfile reads, told by content, not by name; any rate from
- * 1,000 to 768,000 Hz, 1 to 64 channels, up to 60 seconds. Channels are averaged, then resampled to 44,100 Hz, then encoded, which
- * takes a while. An empty transcript is allowed but clones worse. A transcript may begin with <|speaker:N|>, N in 0..15, to bind
- * the reference to that speaker of the text. */
+/* Adds a recording from a file: WAV, FLAC, Ogg, MP3, AIFF and what else libsndfile reads, told by content, not by name; any rate
+ * from 1,000 to 768,000 Hz, 1 to 64 channels, up to 60 seconds. Channels are averaged, then resampled to 44,100 Hz, then encoded,
+ * which takes a while. An empty transcript is allowed but clones worse. A transcript may begin with <|speaker:N|>, N in 0..15, to
+ * bind the reference to that speaker of the text. */
 THESPIS_API thespis_status thespis_voice_add_file(thespis_voice *voice, const char *path, const char *transcript,
                                                   size_t transcript_bytes, thespis_error *error);
 /* The same from a file's bytes in memory. */
@@ -236,9 +237,9 @@ typedef struct thespis_outcome {
     thespis_finish finish;
     uint64_t seed;
     int prompt_rows;
-    int frames; /* frames of audio drawn so far; samples = frames * 2048 once finished */
-    double queue_seconds;   /* from _start to the first row on a lane */
-    double prefill_seconds; /* from then to the first frame */
+    int frames;                 /* frames of audio drawn so far; samples = frames * 2048 once finished */
+    double queue_seconds;       /* from _start to the first row on a lane */
+    double prefill_seconds;     /* from then to the first frame */
     double first_audio_seconds; /* from _start to the first sample ready to read; 0 while there is none */
     double generate_seconds;    /* from the first row to the last frame */
     double decode_seconds;      /* time the codec worked */
@@ -246,7 +247,8 @@ typedef struct thespis_outcome {
 } thespis_outcome;
 
 /* May be called at any time; final once _read has returned 0 samples or a failure. */
-THESPIS_API thespis_status thespis_request_get_outcome(const thespis_request *request, thespis_outcome *outcome, thespis_error *error);
+THESPIS_API thespis_status thespis_request_get_outcome(const thespis_request *request, thespis_outcome *outcome,
+                                                       thespis_error *error);
 
 /* Frames of a finished request: codes [codebooks][frames] as drawn (before the codec's clamp), the library's, alive until _free.
  * Fit for thespis_turn and thespis_voice_add_codes. Fails with THESPIS_INVALID before the end. */

@@ -1,14 +1,14 @@
 /* backend.h - what a device must do: the frame, not the matrix product.
  *
- * A backend holds the weights of one checkpoint, a number of lanes (the state of one request each) and the codec. All of it is driven by
- * one thread for the lanes and one for the codec; the two may run at the same time. A lane's results depend on what that lane was
- * given and on nothing else: not on n, on the pieces of a prompt, on other lanes, or on threads.
+ * A backend holds the weights of one checkpoint, a number of lanes (the state of one request each) and the codec. All of it is
+ * driven by one thread for the lanes and one for the codec; the two may run at the same time. A lane's results depend on what that
+ * lane was given and on nothing else: not on n, on the pieces of a prompt, on other lanes, or on threads.
  *
  * Life of a lane:
  *     begin(lane, sampling)          forget everything, set the sampler
- *     feed(lane, rows, n) ...        prompt rows, in pieces of any size; the tower runs one row behind, since its row needs the next
- *                                    row's frame as label
- *     step(steps, n) ...             draw the next frame of each named lane (at least two rows must have been fed)
+ *     feed(lane, rows, n) ...        prompt rows, in pieces of any size; the tower runs one row behind, since its row needs the
+ * next row's frame as label step(steps, n) ...             draw the next frame of each named lane (at least two rows must have been
+ * fed)
  *
  * A row is W = 1 + codebooks integers: main token, code 0, ..., code codebooks-1. */
 #ifndef THESPIS_BACKEND_BACKEND_H
@@ -33,8 +33,8 @@ struct th_backend_options {
 struct th_backend_memory {
     uint64_t weights; /* beside the mapped files */
     uint64_t lanes;
-    uint64_t work;    /* scratch */
-    uint64_t codec;   /* packed codec weights */
+    uint64_t work;  /* scratch */
+    uint64_t codec; /* packed codec weights */
 };
 
 /* Largest n of one codec_decode call. */
@@ -43,10 +43,10 @@ struct th_backend_memory {
 /* One lane's part of a step. */
 struct th_step {
     int lane;
-    const int32_t *forced;  /* [W]: this frame is taken instead of a drawn one (teacher forcing); NULL: draw */
-    int32_t *frame;         /* [W]: the frame; after end of speech codes are 0 and the lane must not be stepped again */
-    thespis_status status;  /* out: a failure here is this lane's alone */
-    thespis_error error;    /* out, when status is not OK */
+    const int32_t *forced; /* [W]: this frame is taken instead of a drawn one (teacher forcing); NULL: draw */
+    int32_t *frame;        /* [W]: the frame; after end of speech codes are 0 and the lane must not be stepped again */
+    thespis_status status; /* out: a failure here is this lane's alone */
+    thespis_error error;   /* out, when status is not OK */
 };
 
 /* Named intermediates for checks, called on the driving thread while a row passes. `name` is one of
@@ -93,13 +93,14 @@ struct th_backend_ops {
                                    thespis_progress progress, void *context, thespis_error *error);
 
     void (*probe)(struct th_backend *backend, th_probe probe, void *context); /* NULL switches off */
-    /* Runs one layer alone over given inputs, for checks: part 0 the backbone, 1 the tower, 2 only the MoE of a backbone layer, from its
-     * normed input to its sum before the residual (no state, frames or labels; the moe_* probes fire). in, out [n][H] are rows row0.. of a lane
-     * whose state of this layer they continue; frames [n][W] input frames and labels [n][W] are read for the tower. */
+    /* Runs one layer alone over given inputs, for checks: part 0 the backbone, 1 the tower, 2 only the MoE of a backbone layer,
+     * from its normed input to its sum before the residual (no state, frames or labels; the moe_* probes fire). in, out [n][H] are
+     * rows row0.. of a lane whose state of this layer they continue; frames [n][W] input frames and labels [n][W] are read for the
+     * tower. */
     thespis_status (*layer)(struct th_backend *backend, int lane, int part, int layer, int row0, int n, const float *in,
                             const int32_t *frames, const int32_t *labels, float *out, thespis_error *error);
-    /* Final norm and heads alone, for checks: part 0: in = last backbone layer's output -> final norm [n][H]; part 1: in = final norm ->
-     * candidate logits; part 2 + r: in = tower layer output -> logits of head r. */
+    /* Final norm and heads alone, for checks: part 0: in = last backbone layer's output -> final norm [n][H]; part 1: in = final
+     * norm -> candidate logits; part 2 + r: in = tower layer output -> logits of head r. */
     thespis_status (*head)(struct th_backend *backend, int part, int n, const float *in, float *out, thespis_error *error);
     void (*memory)(const struct th_backend *backend, struct th_backend_memory *memory);
     const char *(*device)(const struct th_backend *backend); /* instruction set or device name */
@@ -111,7 +112,7 @@ struct th_backend {
 };
 
 /* model or codec may be NULL: the other part works alone. Both must outlive the backend. */
-thespis_status th_cpu_backend_open(const struct th_model *model, const struct th_codec *codec, const struct th_backend_options *options,
-                                   struct th_backend **backend, thespis_error *error);
+thespis_status th_cpu_backend_open(const struct th_model *model, const struct th_codec *codec,
+                                   const struct th_backend_options *options, struct th_backend **backend, thespis_error *error);
 
 #endif

@@ -24,6 +24,7 @@ int64_t th_npy_int(const struct th_npy *array, int64_t i);
 double th_npy_float(const struct th_npy *array, int64_t i);
 
 /* dtype such as "<f4", "<i8", "|u1". */
-thespis_status th_npy_write(const char *path, const char *dtype, int rank, const int64_t *shape, const void *data, thespis_error *error);
+thespis_status th_npy_write(const char *path, const char *dtype, int rank, const int64_t *shape, const void *data,
+                            thespis_error *error);
 
 #endif

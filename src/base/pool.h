@@ -15,8 +15,8 @@ thespis_status th_pool_open(int threads, struct th_pool **pool, thespis_error *e
 void th_pool_close(struct th_pool *pool);
 int th_pool_threads(const struct th_pool *pool);
 
-/* Runs task over 0..count-1 in pieces of `grain` items and returns when all is done. The calling thread works too. May be called from
- * several threads at a time; not from inside a task. Needs no memory and cannot fail. */
+/* Runs task over 0..count-1 in pieces of `grain` items and returns when all is done. The calling thread works too. May be called
+ * from several threads at a time; not from inside a task. Needs no memory and cannot fail. */
 void th_pool_run(struct th_pool *pool, int count, int grain, th_pool_task task, void *context);
 
 /* The number of processors this process may use. */

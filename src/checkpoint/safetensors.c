@@ -242,7 +242,7 @@ static thespis_status read_tensors(struct th_safetensors *file, json_t *root, si
 
 static thespis_status read_mapped(struct th_safetensors *file, thespis_error *error)
 {
-    size_t bytes;
+    size_t bytes = 0;
     json_t *root;
     TH_TRY(read_header_length(&file->map, &bytes, error));
     TH_TRY(th_json_parse((const char *)file->map.data + LENGTH_BYTES, bytes, "safetensors header", &root, error));

@@ -9,7 +9,23 @@
 
 #define TH_TENSOR_MAX_RANK 4
 
-enum th_dtype { TH_BOOL, TH_U8, TH_I8, TH_E4M3, TH_E5M2, TH_I16, TH_U16, TH_F16, TH_BF16, TH_I32, TH_U32, TH_F32, TH_F64, TH_I64, TH_U64 };
+enum th_dtype {
+    TH_BOOL,
+    TH_U8,
+    TH_I8,
+    TH_E4M3,
+    TH_E5M2,
+    TH_I16,
+    TH_U16,
+    TH_F16,
+    TH_BF16,
+    TH_I32,
+    TH_U32,
+    TH_F32,
+    TH_F64,
+    TH_I64,
+    TH_U64
+};
 
 const char *th_dtype_name(enum th_dtype dtype); /* "BF16", "F8_E4M3", ... */
 size_t th_dtype_size(enum th_dtype dtype);
@@ -32,8 +48,8 @@ struct th_safetensors {
     struct th_tensor *tensors; /* sorted by name */
 };
 
-/* Refuses by name: a header longer than the file, unknown dtypes, offsets out of order or past the end, overlaps, gaps, shapes whose
- * size is not the span, duplicate names, misaligned tensors, trailing bytes. */
+/* Refuses by name: a header longer than the file, unknown dtypes, offsets out of order or past the end, overlaps, gaps, shapes
+ * whose size is not the span, duplicate names, misaligned tensors, trailing bytes. */
 thespis_status th_safetensors_open(const char *path, struct th_safetensors *file, thespis_error *error);
 void th_safetensors_close(struct th_safetensors *file);
 const struct th_tensor *th_safetensors_find(const struct th_safetensors *file, const char *name);

@@ -16,7 +16,8 @@ int cli_check(const struct cli_settings *settings)
     const struct cli_settings *s = settings;
     int codec_alone = s->check_codec != NULL && s->codec != NULL && s->word_count == 0;
     if (!codec_alone && s->check_codec == NULL && s->word_count != 2) return cli_misuse("check takes CHECKPOINT and REQUEST.json");
-    if (!codec_alone && s->check_codec != NULL && s->word_count != 1) return cli_misuse("check --codec-check takes CHECKPOINT (or --codec FILE)");
+    if (!codec_alone && s->check_codec != NULL && s->word_count != 1)
+        return cli_misuse("check --codec-check takes CHECKPOINT (or --codec FILE)");
     struct cli_settings with = *s;
     if (s->word_count > 0) with.checkpoint = s->words[0];
     struct th_check_options options = {.request = s->word_count == 2 ? s->words[1] : NULL,

@@ -51,7 +51,8 @@ int cli_engine_options(const struct cli_settings *s, int codec_only, thespis_eng
     if (!(codec_only && s->codec != NULL)) {
         options->checkpoint = s->checkpoint != NULL ? s->checkpoint : default_checkpoint();
         if (options->checkpoint == NULL)
-            return cli_misuse("no checkpoint: give --checkpoint DIR, or set THESPIS_CHECKPOINT, or run where " SHIPPED_CHECKPOINT " is");
+            return cli_misuse("no checkpoint: give --checkpoint DIR, or set THESPIS_CHECKPOINT, or run where " SHIPPED_CHECKPOINT
+                              " is");
     }
     options->backend = (thespis_backend)one_of(s->backend, "auto", "cpu");
     options->precision = (thespis_precision)one_of(s->precision, "f32", "bf16");

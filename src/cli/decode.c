@@ -56,7 +56,8 @@ static thespis_status run(struct job *j, thespis_error *error)
 int cli_decode(const struct cli_settings *settings)
 {
     if (settings->word_count != 1) return cli_misuse("decode takes one file of CODES");
-    if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO)) return cli_misuse("audio is not written to a terminal: give --out FILE");
+    if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
+        return cli_misuse("audio is not written to a terminal: give --out FILE");
     thespis_engine_options options;
     int bad = cli_engine_options(settings, 1, &options);
     if (bad != 0) return bad;
@@ -66,7 +67,8 @@ int cli_decode(const struct cli_settings *settings)
     if (status == THESPIS_OK) status = run(&j, &error);
     if (j.sound_open) th_sound_discard(&j.sound);
     if (status == THESPIS_OK && !settings->quiet)
-        fprintf(stderr, "%zu frames, %.2f s of audio\n", j.codes.frames, (double)j.codes.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE);
+        fprintf(stderr, "%zu frames, %.2f s of audio\n", j.codes.frames,
+                (double)j.codes.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE);
     thespis_decoder_free(j.decoder);
     thespis_engine_close(j.engine);
     th_free(j.codes.codes);

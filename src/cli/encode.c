@@ -2,7 +2,8 @@
 #include "cli/options.h"
 #include "engine/files.h"
 
-static thespis_status encode(const struct cli_settings *s, const thespis_engine_options *options, size_t *frames, thespis_error *error)
+static thespis_status encode(const struct cli_settings *s, const thespis_engine_options *options, size_t *frames,
+                             thespis_error *error)
 {
     thespis_engine *engine;
     thespis_engine_info info = {.size = sizeof info};

@@ -75,7 +75,8 @@ int cli_inspect(const struct cli_settings *s)
     const char *word = s->word_count == 2 ? s->words[1] : NULL;
     int checkpoint = strcmp(what, "checkpoint") == 0, tokens = strcmp(what, "tokens") == 0, prompt = strcmp(what, "prompt") == 0;
     if (!checkpoint && !tokens && !prompt) return cli_misuse("inspect takes checkpoint, tokens or prompt");
-    if (s->word_count > 2 || (!checkpoint && word == NULL)) return cli_misuse("inspect %s takes one %s", what, checkpoint ? "DIR" : "TEXT");
+    if (s->word_count > 2 || (!checkpoint && word == NULL))
+        return cli_misuse("inspect %s takes one %s", what, checkpoint ? "DIR" : "TEXT");
     struct cli_settings with = *s;
     if (checkpoint && word != NULL) with.checkpoint = word;
     thespis_engine_options options;
@@ -83,9 +84,10 @@ int cli_inspect(const struct cli_settings *s)
     if (bad != 0) return bad;
     thespis_error error;
     json_t *tree = NULL;
-    thespis_status status = checkpoint ? th_inspect_checkpoint(options.checkpoint, &tree, &error)
-                            : tokens   ? th_inspect_tokens(options.checkpoint, word, strlen(word), &tree, &error)
-                                       : th_inspect_prompt(options.checkpoint, word, strlen(word), s->refs, s->ref_texts, s->ref_count, &tree, &error);
+    thespis_status status =
+        checkpoint ? th_inspect_checkpoint(options.checkpoint, &tree, &error)
+        : tokens   ? th_inspect_tokens(options.checkpoint, word, strlen(word), &tree, &error)
+                   : th_inspect_prompt(options.checkpoint, word, strlen(word), s->refs, s->ref_texts, s->ref_count, &tree, &error);
     if (status != THESPIS_OK) return cli_fail(&error);
     bad = print(tree, what, s->json);
     json_decref(tree);

@@ -13,9 +13,11 @@ static const struct cli_command *find_command(const char *name)
 
 static void overview(FILE *out)
 {
-    fprintf(out, "Thespis %s speaks with Fish Audio Drama 3.\n\nUsage: thespis COMMAND [options]\n\nCommands:\n", thespis_version());
+    fprintf(out, "Thespis %s speaks with Fish Audio Drama 3.\n\nUsage: thespis COMMAND [options]\n\nCommands:\n",
+            thespis_version());
     for (const struct cli_command *c = cli_commands; c->name != NULL; c++) fprintf(out, "  %-10s %s\n", c->name, c->summary);
-    fprintf(out, "  %-10s %s\n  %-10s %s\n", "help", "help COMMAND tells all of a command's options", "version", "print the version");
+    fprintf(out, "  %-10s %s\n  %-10s %s\n", "help", "help COMMAND tells all of a command's options", "version",
+            "print the version");
 }
 
 /* Help and version, whose only failure is that nobody takes the text. */
@@ -42,7 +44,8 @@ int main(int argc, char **argv)
         overview(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return help(argc - 2, argv + 2);
+    if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return help(argc - 2, argv + 2);
     if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
         printf("thespis %s\n", thespis_version());
         return said(stdout);

@@ -13,9 +13,9 @@ struct option {
     int commands;
     const char *group, *name, *value; /* "--name VALUE" */
     enum kind kind;
-    size_t offset;      /* in cli_settings */
-    double low, high;   /* of numbers; both ends allowed */
-    const char *choice; /* "wav pcm" */
+    size_t offset;       /* in cli_settings */
+    double low, high;    /* of numbers; both ends allowed */
+    const char *choice;  /* "wav pcm" */
     const char *initial; /* parsed as if given first; NULL: zero */
     const char *help;
 };
@@ -26,12 +26,14 @@ struct option {
 
 static const struct option table[] = {
     {CLI_SPEAK, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
-     "A recording of the voice to clone (WAV, FLAC, Ogg, MP3, ...), or its codes (.npy, .json). Repeat it for up to 16 references."},
+     "A recording of the voice to clone (WAV, FLAC, Ogg, MP3, ...), or its codes (.npy, .json). Repeat it for up to 16 "
+     "references."},
     {CLI_SPEAK, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL,
      "The words spoken in the --ref before it. Begin it with <|speaker:N|> to bind the reference to that speaker of the text. A "
      "reference without its words clones worse."},
 
-    {CLI_SPEAK, "Text", "--text-file", "FILE", TEXT, AT(text_file), 0, 0, NULL, NULL, "Read the text from FILE; - is standard input."},
+    {CLI_SPEAK, "Text", "--text-file", "FILE", TEXT, AT(text_file), 0, 0, NULL, NULL,
+     "Read the text from FILE; - is standard input."},
     {CLI_SPEAK, "Text", "--strict-text", NULL, FLAG, AT(strict_text), 0, 0, NULL, NULL,
      "Refuse every special token of the tokenizer in the text except speaker tags."},
 
@@ -39,14 +41,16 @@ static const struct option table[] = {
      "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
     {CLI_DECODE, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "decoded.wav",
      "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
-    {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy", "Where the codes go: NumPy, int64, (codebooks, frames)."},
+    {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy",
+     "Where the codes go: NumPy, int64, (codebooks, frames)."},
     {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm", "wav",
      "wav (16-bit), wav32f (32-bit float), or pcm (raw 16-bit little-endian, 44,100 Hz, mono)."},
 
     {CLI_SPEAK, "Drawing", "--seed", "N", LONG, AT(seed), 0, 9223372036854775807.0, NULL, NULL,
      "0 to 2^63-1. The same seed, text and voice give the same bytes. Default: drawn from the system and told at the end."},
     {CLI_SPEAK, "Drawing", "--temperature", "X", NUMBER, AT(temperature), 0, 5, NULL, "1.0", "Wilder above 1, tamer below."},
-    {CLI_SPEAK, "Drawing", "--top-p", "X", NUMBER, AT(top_p), 1e-6, 1, NULL, "0.9", "Draw from the likeliest tokens that share this probability."},
+    {CLI_SPEAK, "Drawing", "--top-p", "X", NUMBER, AT(top_p), 1e-6, 1, NULL, "0.9",
+     "Draw from the likeliest tokens that share this probability."},
     {CLI_SPEAK, "Drawing", "--top-k", "N", LONG, AT(top_k), 1, 2147483647, NULL, "2147483647",
      "Draw from the N likeliest tokens at most; code heads never use more than 30."},
     {CLI_SPEAK | CLI_CHECK, "Drawing", "--greedy", NULL, FLAG, AT(greedy), 0, 0, NULL, NULL,
@@ -59,33 +63,38 @@ static const struct option table[] = {
     {CLI_SPEAK | CLI_DECODE, "Streaming", "--chunk", "N", INTEGER, AT(chunk), 1, 64, NULL, NULL,
      "At most N frames at once after that. Default: windows grow 6, 10, 12, 32, 64."},
 
-    {CLI_CHECK, "Check", "--out", "DIR", TEXT, AT(out), 0, 0, NULL, NULL, "Write the arrays there as .npy files, under the reference's names."},
+    {CLI_CHECK, "Check", "--out", "DIR", TEXT, AT(out), 0, 0, NULL, NULL,
+     "Write the arrays there as .npy files, under the reference's names."},
     {CLI_CHECK, "Check", "--frames", "FILE.npy", TEXT, AT(frames), 0, 0, NULL, NULL,
      "Force these labels, (n, 1 + codebooks) integers, the prompt in one piece and then a row a step."},
     {CLI_CHECK, "Check", "--layer-local", "DIR", TEXT, AT(layer_local), 0, 0, NULL, NULL,
      "Feed each layer alone from DIR's backbone_layer_inputs and tower_layer_inputs."},
     {CLI_CHECK, "Check", "--generate", NULL, FLAG, AT(generate), 0, 0, NULL, NULL, "Draw freely too: frames.npy."},
-    {CLI_CHECK, "Check", "--against", "DIR", TEXT, AT(against), 0, 0, NULL, NULL, "Compare with the arrays in DIR and print the differences."},
+    {CLI_CHECK, "Check", "--against", "DIR", TEXT, AT(against), 0, 0, NULL, NULL,
+     "Compare with the arrays in DIR and print the differences."},
     {CLI_CHECK, "Check", "--codec-check", "FILE", TEXT, AT(check_codec), 0, 0, NULL, NULL,
      "Instead of the network: encode this recording, or decode these codes."},
     {CLI_CHECK, "Check", "--no-act-quant", NULL, FLAG, AT(no_act_quant), 0, 0, NULL, NULL, "Do not quantise the experts' inputs."},
 
-    {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0", "Refuse longer recordings; 0 sets no limit."},
+    {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
+     "Refuse longer recordings; 0 sets no limit."},
 
     {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0, NULL, NULL,
-     "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else models/stage."},
+     "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
+     "models/stage."},
     {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
      "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
     {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
     {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},
     {CLI_SPEAK | CLI_CHECK, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
      "f32, or bf16: activations rounded where the reference rounds them."},
-    {ENGINE, "Model", "--isa", "NAME", CHOICE, AT(isa), 0, 0, "auto portable avx2", "auto", "The CPU's instruction set; every choice gives the same bytes."},
-    {ENGINE, "Model", "--threads", "N", INTEGER, AT(threads), 0, 256, NULL, "0",
-     "0: one for each processor. Changes no byte."},
+    {ENGINE, "Model", "--isa", "NAME", CHOICE, AT(isa), 0, 0, "auto portable avx2", "auto",
+     "The CPU's instruction set; every choice gives the same bytes."},
+    {ENGINE, "Model", "--threads", "N", INTEGER, AT(threads), 0, 256, NULL, "0", "0: one for each processor. Changes no byte."},
     {CLI_SPEAK | CLI_CHECK, "Model", "--max-rows", "N", INTEGER, AT(max_rows), 2, 16384, NULL, NULL,
      "Context: rows of prompt and frames together. Default: 4096, or what the model has if that is less."},
-    {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64", "Rows of a prompt that are fed at once. Changes no byte."},
+    {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
+     "Rows of a prompt that are fed at once. Changes no byte."},
 
     {CLI_INSPECT | CLI_CHECK, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
     {CLI_INSPECT, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL, "inspect prompt: codes of a reference (.npy, .json)."},
@@ -111,7 +120,8 @@ static int take_integer(const struct option *o, const char *value, int64_t *out,
     char *end;
     errno = 0;
     long long number = strtoll(value, &end, 10);
-    if (end == value || *end != '\0' || errno != 0 || (double)number < o->low || (double)number > o->high || value[0] == ' ' || value[0] == '+') {
+    if (end == value || *end != '\0' || errno != 0 || (double)number < o->low || (double)number > o->high || value[0] == ' ' ||
+        value[0] == '+') {
         snprintf(message, 300, "%s is '%s', must be a whole number from %.0f to %.0f", o->name, value, o->low, o->high);
         return -1;
     }
@@ -176,7 +186,8 @@ static int take(const struct option *o, const char *value, struct cli_settings *
 static const struct option *find(const struct cli_command *command, const char *name, size_t n)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++)
-        if ((table[i].commands & command->bit) && strlen(table[i].name) == n && memcmp(table[i].name, name, n) == 0) return &table[i];
+        if ((table[i].commands & command->bit) && strlen(table[i].name) == n && memcmp(table[i].name, name, n) == 0)
+            return &table[i];
     return NULL;
 }
 

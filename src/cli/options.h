@@ -1,4 +1,5 @@
-/* options.h - the one table of options: it parses command lines and prints help, and whatever else describes options is made from it. */
+/* options.h - the one table of options: it parses command lines and prints help, and whatever else describes options is made from
+ * it. */
 #ifndef THESPIS_CLI_OPTIONS_H
 #define THESPIS_CLI_OPTIONS_H
 
@@ -7,14 +8,7 @@
 #include "thespis.h"
 
 /* The commands, as bits: an option names the commands that know it. */
-enum {
-    CLI_SPEAK = 1,
-    CLI_ENCODE = 2,
-    CLI_DECODE = 4,
-    CLI_INSPECT = 8,
-    CLI_CHECK = 16,
-    CLI_CONVERT = 32
-};
+enum { CLI_SPEAK = 1, CLI_ENCODE = 2, CLI_DECODE = 4, CLI_INSPECT = 8, CLI_CHECK = 16, CLI_CONVERT = 32 };
 
 /* Everything a command line can say. Strings belong to argv. */
 struct cli_settings {

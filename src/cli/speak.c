@@ -132,7 +132,8 @@ static void tell(const struct speech *s)
     double audio = (double)o.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE;
     if (cli_watched(s->settings)) fputs("\r\033[K", stderr);
     fprintf(stderr, "%d frames, %.2f s of audio, first audio after %.2f s, %.2fx real time, %s, seed %llu\n", o.frames, audio,
-            o.first_audio_seconds, o.total_seconds > 0 ? audio / o.total_seconds : 0, thespis_finish_name(o.finish), (unsigned long long)o.seed);
+            o.first_audio_seconds, o.total_seconds > 0 ? audio / o.total_seconds : 0, thespis_finish_name(o.finish),
+            (unsigned long long)o.seed);
 }
 
 static thespis_status speak(struct speech *s, const thespis_engine_options *options, thespis_error *error)
@@ -158,7 +159,8 @@ int cli_speak(const struct cli_settings *settings)
     if (settings->word_count > 1) return cli_misuse("speak takes one TEXT: put it in quotes");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");
-    if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO)) return cli_misuse("audio is not written to a terminal: give --out FILE");
+    if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
+        return cli_misuse("audio is not written to a terminal: give --out FILE");
     struct speech s = {.settings = settings};
     thespis_engine_options options;
     int bad = cli_engine_options(settings, 0, &options);

@@ -18,8 +18,8 @@ static size_t item_size(const char *dtype)
     return (size_t)(dtype[2] - '0');
 }
 
-thespis_status th_arrays_add(struct th_arrays *arrays, const char *name, const char *dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3,
-                             struct th_array **array, thespis_error *error)
+thespis_status th_arrays_add(struct th_arrays *arrays, const char *name, const char *dtype, int64_t d0, int64_t d1, int64_t d2,
+                             int64_t d3, struct th_array **array, thespis_error *error)
 {
     if (arrays->count == TH_ARRAYS_MAX) return th_fail(error, THESPIS_LIMIT, "more than %d arrays", TH_ARRAYS_MAX);
     struct th_array *a = &arrays->item[arrays->count];

@@ -7,7 +7,7 @@
 #define TH_ARRAYS_MAX 32
 
 struct th_array {
-    const char *name; /* static */
+    const char *name;  /* static */
     const char *dtype; /* "<f4" floats, "<i8" int64_t, "|u1" bytes */
     int rank;
     int64_t shape[4];
@@ -21,8 +21,8 @@ struct th_arrays {
 };
 
 /* A new array of zeros. shape ends at the first 0 of the four. */
-thespis_status th_arrays_add(struct th_arrays *arrays, const char *name, const char *dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3,
-                             struct th_array **array, thespis_error *error);
+thespis_status th_arrays_add(struct th_arrays *arrays, const char *name, const char *dtype, int64_t d0, int64_t d1, int64_t d2,
+                             int64_t d3, struct th_array **array, thespis_error *error);
 struct th_array *th_arrays_find(struct th_arrays *arrays, const char *name);
 float *th_arrays_floats(struct th_arrays *arrays, const char *name); /* data, or NULL */
 int64_t *th_arrays_ints(struct th_arrays *arrays, const char *name);

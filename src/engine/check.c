@@ -15,9 +15,9 @@
 /* Rows of probes that are kept: all of the sequence, or those from `first` on (heads, MoE of the last rows). */
 struct collector {
     struct th_arrays arrays;
-    int total;   /* T rows */
-    int first;   /* row of the first label: P - 1 */
-    int moe_row; /* first row whose MoE is kept */
+    int total;        /* T rows */
+    int first;        /* row of the first label: P - 1 */
+    int moe_row;      /* first row whose MoE is kept */
     int keep_experts; /* 1: chosen experts are settled; later probes of them are dropped */
 };
 
@@ -33,7 +33,8 @@ struct check {
 /* ---- probes ------------------------------------------------------------------------------------------------------------------ */
 
 /* Copies rows of a probe into array [layers?][rows][cols] whose row 0 is `first`. */
-static void keep_floats(struct th_arrays *arrays, const char *name, int layer, int first, int row0, int rows, int cols, const float *values)
+static void keep_floats(struct th_arrays *arrays, const char *name, int layer, int first, int row0, int rows, int cols,
+                        const float *values)
 {
     struct th_array *a = th_arrays_find(arrays, name);
     if (a == NULL) return;
@@ -46,7 +47,8 @@ static void keep_floats(struct th_arrays *arrays, const char *name, int layer, i
 }
 
 /* The same into integers (experts) or bytes (codes). */
-static void keep_whole(struct th_arrays *arrays, const char *name, int layer, int first, int row0, int rows, int cols, const float *values)
+static void keep_whole(struct th_arrays *arrays, const char *name, int layer, int first, int row0, int rows, int cols,
+                       const float *values)
 {
     struct th_array *a = th_arrays_find(arrays, name);
     if (a == NULL) return;
@@ -167,7 +169,8 @@ static thespis_status check_labels(struct check *k, thespis_error *error)
     const struct th_config *m = &k->parts.model->config;
     const struct th_npy *l = &k->labels;
     if (l->kind == 'f' || l->rank != 2 || l->shape[1] != m->frame_width || l->shape[0] < 1)
-        return th_fail(error, THESPIS_FORMAT, "%s: must hold integers of shape (n, %d), n >= 1", k->options->frames, m->frame_width);
+        return th_fail(error, THESPIS_FORMAT, "%s: must hold integers of shape (n, %d), n >= 1", k->options->frames,
+                       m->frame_width);
     for (int64_t i = 0; i < l->count; i++) {
         int64_t value = th_npy_int(l, i), most = i % m->frame_width == 0 ? m->backbone.vocab : m->tower.codebook_size;
         if (value < 0 || value >= most)
@@ -295,24 +298,30 @@ static thespis_status load_given(const char *folder, struct given *g, thespis_er
 static thespis_status check_given(const struct check *k, const struct given *g, thespis_error *error)
 {
     const struct th_config *m = &k->parts.model->config;
-    int64_t t = g->inputs.rank == 2 ? g->inputs.shape[0] : 0, h = m->backbone.hidden, tower = m->tower.shared_layers + m->tower.residual_layers;
+    int64_t t = g->inputs.rank == 2 ? g->inputs.shape[0] : 0, h = m->backbone.hidden,
+            tower = m->tower.shared_layers + m->tower.residual_layers;
     const struct {
         const struct th_npy *array;
         const char *name;
         int64_t shape[3];
     } want[] = {
-        {&g->backbone_in, "backbone_layer_inputs", {m->backbone.layers, t, h}}, {&g->backbone_out, "backbone_layers", {m->backbone.layers, t, h}},
-        {&g->tower_in, "tower_layer_inputs", {tower, t, h}},                    {&g->tower_out, "tower_layers", {tower, t, h}},
-        {&g->final, "backbone_final", {t, h, 0}},                               {&g->inputs, "inputs", {t, m->frame_width, 0}},
+        {&g->backbone_in, "backbone_layer_inputs", {m->backbone.layers, t, h}},
+        {&g->backbone_out, "backbone_layers", {m->backbone.layers, t, h}},
+        {&g->tower_in, "tower_layer_inputs", {tower, t, h}},
+        {&g->tower_out, "tower_layers", {tower, t, h}},
+        {&g->final, "backbone_final", {t, h, 0}},
+        {&g->inputs, "inputs", {t, m->frame_width, 0}},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int rank = want[i].shape[2] != 0 ? 3 : 2;
         int bad = want[i].array->rank != rank || t < 1;
         for (int d = 0; d < rank && !bad; d++) bad = want[i].array->shape[d] != want[i].shape[d];
-        if (bad) return th_fail(error, THESPIS_FORMAT, "%s/%s.npy does not have this checkpoint's shape", k->options->layer_local, want[i].name);
+        if (bad)
+            return th_fail(error, THESPIS_FORMAT, "%s/%s.npy does not have this checkpoint's shape", k->options->layer_local,
+                           want[i].name);
     }
-    if (g->labels.rank != 2 || g->labels.shape[1] != m->frame_width || g->labels.shape[0] < 1 || g->labels.shape[0] > t || g->moe_rows.rank != 1 ||
-        g->moe_rows.shape[0] < 1 || g->moe_rows.shape[0] > t)
+    if (g->labels.rank != 2 || g->labels.shape[1] != m->frame_width || g->labels.shape[0] < 1 || g->labels.shape[0] > t ||
+        g->moe_rows.rank != 1 || g->moe_rows.shape[0] < 1 || g->moe_rows.shape[0] > t)
         return th_fail(error, THESPIS_FORMAT, "%s: labels.npy or moe_rows.npy does not fit inputs.npy", k->options->layer_local);
     return THESPIS_OK;
 }
@@ -325,8 +334,8 @@ static thespis_status as_floats(const struct th_npy *array, float **out, thespis
 }
 
 /* One layer over all rows: the first half together, the rest one at a time. */
-static thespis_status run_layer(struct check *k, int part, int layer, const float *in, const int32_t *frames, const int32_t *labels, float *out,
-                                thespis_error *error)
+static thespis_status run_layer(struct check *k, int part, int layer, const float *in, const int32_t *frames, const int32_t *labels,
+                                float *out, thespis_error *error)
 {
     struct th_backend *backend = k->parts.backend;
     int total = k->got.total, half = total / 2, width = k->rows.width, h = k->parts.model->config.backbone.hidden;
@@ -361,7 +370,8 @@ static thespis_status run_moe(struct check *k, const struct th_npy *given, thesp
     TH_TRY(as_floats(given, &in, error));
     thespis_status status = TH_ALLOC(&out, (size_t)rows * h, "a layer's output", error);
     for (int layer = 0; layer < given->shape[0] && status == THESPIS_OK; layer++)
-        status = backend->ops->layer(backend, 0, 2, layer, k->got.moe_row, rows, in + (size_t)layer * rows * h, NULL, NULL, out, error);
+        status =
+            backend->ops->layer(backend, 0, 2, layer, k->got.moe_row, rows, in + (size_t)layer * rows * h, NULL, NULL, out, error);
     th_free(out);
     th_free(in);
     return status;
@@ -371,7 +381,8 @@ static thespis_status run_heads(struct check *k, const struct given *g, int n, t
 {
     const struct th_config *m = &k->parts.model->config;
     struct th_backend *backend = k->parts.backend;
-    size_t h = (size_t)m->backbone.hidden, total = (size_t)k->got.total, v = (size_t)m->tower.codebook_size, r = (size_t)m->tower.residual_layers;
+    size_t h = (size_t)m->backbone.hidden, total = (size_t)k->got.total, v = (size_t)m->tower.codebook_size,
+           r = (size_t)m->tower.residual_layers;
     float *last, *final = NULL, *tower = NULL, *logits = NULL;
     TH_TRY(as_floats(&g->backbone_out, &last, error));
     thespis_status status = as_floats(&g->final, &final, error);
@@ -381,7 +392,8 @@ static thespis_status run_heads(struct check *k, const struct given *g, int n, t
         status = backend->ops->head(backend, 0, (int)total, last + (m->backbone.layers - 1) * total * h,
                                     th_arrays_floats(&k->got.arrays, "backbone_final"), error);
     if (status == THESPIS_OK)
-        status = backend->ops->head(backend, 1, n, final + k->got.first * h, th_arrays_floats(&k->got.arrays, "candidate_logits"), error);
+        status = backend->ops->head(backend, 1, n, final + k->got.first * h, th_arrays_floats(&k->got.arrays, "candidate_logits"),
+                                    error);
     for (size_t i = 0; i < r && status == THESPIS_OK; i++) {
         const float *in = tower + ((m->tower.shared_layers + i) * total + k->got.first) * h;
         status = backend->ops->head(backend, 2 + (int)i, n, in, logits, error);
@@ -395,7 +407,8 @@ static thespis_status run_heads(struct check *k, const struct given *g, int n, t
 }
 
 /* frames [T][W] as inputs and labels [T][W]: the next row, the last label at the end. */
-static thespis_status frames_and_labels(struct check *k, const struct given *g, int32_t **frames, int32_t **labels, thespis_error *error)
+static thespis_status frames_and_labels(struct check *k, const struct given *g, int32_t **frames, int32_t **labels,
+                                        thespis_error *error)
 {
     size_t width = (size_t)k->rows.width, total = (size_t)k->got.total;
     *labels = NULL;
@@ -404,7 +417,8 @@ static thespis_status frames_and_labels(struct check *k, const struct given *g, 
     for (size_t i = 0; i < total * width; i++) (*frames)[i] = (int32_t)th_npy_int(&g->inputs, (int64_t)i);
     memcpy(*labels, *frames + width, (total - 1) * width * sizeof **labels);
     for (size_t i = 0; i < width; i++)
-        (*labels)[(total - 1) * width + i] = (int32_t)th_npy_int(&g->labels, (g->labels.shape[0] - 1) * (int64_t)width + (int64_t)i);
+        (*labels)[(total - 1) * width + i] =
+            (int32_t)th_npy_int(&g->labels, (g->labels.shape[0] - 1) * (int64_t)width + (int64_t)i);
     return THESPIS_OK;
 }
 
@@ -477,7 +491,8 @@ static thespis_status encode_recording(struct check *k, const struct th_recordin
     TH_TRY(TH_ALLOC(&by_frame, (size_t)(n * books), "codes", error));
     thespis_status status =
         k->parts.backend->ops->codec_encode(k->parts.backend, recording->samples, recording->count, by_frame, NULL, NULL, error);
-    for (int64_t i = 0; i < n * books && status == THESPIS_OK; i++) ((int64_t *)codes->data)[i % books * n + i / books] = by_frame[i];
+    for (int64_t i = 0; i < n * books && status == THESPIS_OK; i++)
+        ((int64_t *)codes->data)[i % books * n + i / books] = by_frame[i];
     th_free(by_frame);
     return status;
 }
@@ -531,7 +546,8 @@ static thespis_status run(struct check *k, thespis_error *error)
     return THESPIS_OK;
 }
 
-thespis_status th_check_run(const struct th_check_options *options, th_check_line line, void *context, int *differences, thespis_error *error)
+thespis_status th_check_run(const struct th_check_options *options, th_check_line line, void *context, int *differences,
+                            thespis_error *error)
 {
     struct check k = {.options = options};
     *differences = 0;
@@ -539,8 +555,8 @@ thespis_status th_check_run(const struct th_check_options *options, th_check_lin
     thespis_status status = run(&k, error);
     if (status == THESPIS_OK && options->out != NULL) status = th_arrays_write(&k.got.arrays, options->out, error);
     if (status == THESPIS_OK && options->against != NULL)
-        status = th_compare(&k.got.arrays, k.parts.model != NULL ? &k.parts.model->config : NULL, options->against, line, context, differences,
-                            error);
+        status = th_compare(&k.got.arrays, k.parts.model != NULL ? &k.parts.model->config : NULL, options->against, line, context,
+                            differences, error);
     th_arrays_free(&k.got.arrays);
     th_npy_free(&k.labels);
     th_rows_free(&k.rows);

@@ -12,9 +12,9 @@ struct th_check_options {
     const char *layer_local;       /* folder of the reference's --layer-local arrays: every layer alone from its inputs there */
     int generate;                  /* also draw freely: frames.npy */
     int greedy;
-    int max_frames; /* of --generate; 0: the request's own */
-    const char *codec; /* instead of all that: a recording to encode or codes to decode */
-    const char *out;   /* folder for the arrays, made when missing; NULL: none written */
+    int max_frames;      /* of --generate; 0: the request's own */
+    const char *codec;   /* instead of all that: a recording to encode or codes to decode */
+    const char *out;     /* folder for the arrays, made when missing; NULL: none written */
     const char *against; /* folder of arrays to compare with; NULL: none */
 };
 

@@ -28,7 +28,8 @@ static void to_codebook_major(const int32_t *in, int books, size_t frames, int32
         for (int b = 0; b < books; b++) out[(size_t)b * frames + f] = in[f * (size_t)books + b];
 }
 
-thespis_status th_encode(thespis_engine *e, const float *samples, size_t count, int32_t **codes, size_t *frames, thespis_error *error)
+thespis_status th_encode(thespis_engine *e, const float *samples, size_t count, int32_t **codes, size_t *frames,
+                         thespis_error *error)
 {
     *codes = NULL;
     *frames = 0;
@@ -40,7 +41,8 @@ thespis_status th_encode(thespis_engine *e, const float *samples, size_t count, 
     if (status == THESPIS_OK) status = TH_ALLOC(&by_book, n * (size_t)books, "codes", error);
     if (status == THESPIS_OK) {
         pthread_mutex_lock(&e->encode_mutex);
-        status = e->parts.backend->ops->codec_encode(e->parts.backend, samples, count, by_frame, e->progress, e->progress_context, error);
+        status = e->parts.backend->ops->codec_encode(e->parts.backend, samples, count, by_frame, e->progress, e->progress_context,
+                                                     error);
         pthread_mutex_unlock(&e->encode_mutex);
     }
     if (status == THESPIS_OK) {
@@ -102,7 +104,8 @@ static thespis_status decode_window(thespis_decoder *d, const int32_t *codes, si
         for (int b = 0; b < books; b++) {
             int32_t code = codes[(size_t)b * stride + first + (size_t)f];
             if (code < 0)
-                return th_fail(error, THESPIS_INVALID, "code %d of frame %zu in codebook %d must not be negative", (int)code, first + (size_t)f, b);
+                return th_fail(error, THESPIS_INVALID, "code %d of frame %zu in codebook %d must not be negative", (int)code,
+                               first + (size_t)f, b);
             window[f * books + b] = code;
         }
     pthread_mutex_lock(&d->engine->decode_mutex);

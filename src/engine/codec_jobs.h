@@ -5,6 +5,7 @@
 #include "thespis.h"
 
 /* Mono samples at 44,100 Hz to codes [codebooks][*frames], freed with th_free; waits its turn and tells the engine's progress. */
-thespis_status th_encode(thespis_engine *engine, const float *samples, size_t count, int32_t **codes, size_t *frames, thespis_error *error);
+thespis_status th_encode(thespis_engine *engine, const float *samples, size_t count, int32_t **codes, size_t *frames,
+                         thespis_error *error);
 
 #endif

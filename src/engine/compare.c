@@ -82,7 +82,8 @@ static void compare_rows(struct report *r, const char *name, const char *label)
             snprintf(full, sizeof full, "%s %d", label, layer);
         else
             snprintf(full, sizeof full, "%s", label);
-        say(r, "%-18s worst row %4lld: 1 - cosine %.2e, %6.2f %% of the allowed error", full, (long long)where, worst, 100 * worst / TH_ALLOWED_ROW);
+        say(r, "%-18s worst row %4lld: 1 - cosine %.2e, %6.2f %% of the allowed error", full, (long long)where, worst,
+            100 * worst / TH_ALLOWED_ROW);
     }
     th_npy_free(&theirs);
 }
@@ -112,8 +113,8 @@ static void count_steps(struct picks *p, double behind, double best)
 }
 
 /* Row `at` of n logits: picks on both sides; tells of one that differs. */
-static void compare_pick(struct report *r, const char *what, int64_t step, int head, const float *ours, const struct th_npy *theirs, int64_t at,
-                         int64_t n, struct picks *p)
+static void compare_pick(struct report *r, const char *what, int64_t step, int head, const float *ours, const struct th_npy *theirs,
+                         int64_t at, int64_t n, struct picks *p)
 {
     int64_t a = 0, b = 0;
     double second = -INFINITY;
@@ -128,12 +129,13 @@ static void compare_pick(struct report *r, const char *what, int64_t step, int h
         p->equal++;
         return;
     }
-    double best = th_npy_float(theirs, at + a), behind = best - th_npy_float(theirs, at + b), our_behind = (double)ours[at + b] - ours[at + a];
+    double best = th_npy_float(theirs, at + a), behind = best - th_npy_float(theirs, at + b),
+           our_behind = (double)ours[at + b] - ours[at + a];
     count_steps(p, behind, best);
     int clear = best - second > TH_CLEAR_MARGIN;
     p->clear += clear;
-    say(r, "  %s differs at step %lld, head %d: reference %lld (ahead by %.3g), ours %lld (ahead by %.3g)%s", what, (long long)step, head, (long long)a,
-        behind, (long long)b, our_behind, clear ? ", a clear one" : "");
+    say(r, "  %s differs at step %lld, head %d: reference %lld (ahead by %.3g), ours %lld (ahead by %.3g)%s", what, (long long)step,
+        head, (long long)a, behind, (long long)b, our_behind, clear ? ", a clear one" : "");
 }
 
 static void compare_logits(struct report *r, const char *name, const char *label)
@@ -149,14 +151,15 @@ static void compare_logits(struct report *r, const char *name, const char *label
         if (!(fabs(a - values[i]) <= apart)) apart = fabs(a - values[i]);
     }
     double used = largest > 0 ? apart / largest : apart;
-    say(r, "%-18s largest difference %.2e of the largest logit, %6.2f %% of the allowed error", label, used, 100 * used / TH_ALLOWED_LOGIT);
+    say(r, "%-18s largest difference %.2e of the largest logit, %6.2f %% of the allowed error", label, used,
+        100 * used / TH_ALLOWED_LOGIT);
     struct picks p = {0};
     int heads = ours->rank == 3 ? (int)ours->shape[1] : 1;
     int64_t n = ours->shape[ours->rank - 1];
     for (int64_t row = 0; row < ours->count / n; row++)
         compare_pick(r, ours->rank == 3 ? "code" : "main token", row / heads, (int)(row % heads), values, &theirs, row * n, n, &p);
-    say(r, "%-18s %d of %d picks equal, %d clear differences; behind by 0/1/2/4/8/16/more bf16 steps: %d %d %d %d %d %d %d", label, p.equal, p.total,
-        p.clear, p.bins[0], p.bins[1], p.bins[2], p.bins[3], p.bins[4], p.bins[5], p.bins[6]);
+    say(r, "%-18s %d of %d picks equal, %d clear differences; behind by 0/1/2/4/8/16/more bf16 steps: %d %d %d %d %d %d %d", label,
+        p.equal, p.total, p.clear, p.bins[0], p.bins[1], p.bins[2], p.bins[3], p.bins[4], p.bins[5], p.bins[6]);
     r->differences += p.clear;
     th_npy_free(&theirs);
 }
@@ -200,10 +203,11 @@ static void compare_experts(struct report *r)
         if (same_experts(ours->data, &chosen, row * k, k)) continue;
         other++;
         if (have_router)
-            say(r, "  other experts in layer %lld, row %lld: gap between last chosen and first left out %.3g", (long long)(row / rows),
-                (long long)(row % rows), router_gap(&router, &chosen, row, router.shape[2], k));
+            say(r, "  other experts in layer %lld, row %lld: gap between last chosen and first left out %.3g",
+                (long long)(row / rows), (long long)(row % rows), router_gap(&router, &chosen, row, router.shape[2], k));
     }
-    say(r, "%-18s %lld of %lld rows chose the same", "experts", (long long)(ours->shape[0] * rows - other), (long long)(ours->shape[0] * rows));
+    say(r, "%-18s %lld of %lld rows chose the same", "experts", (long long)(ours->shape[0] * rows - other),
+        (long long)(ours->shape[0] * rows));
     th_npy_free(&router);
     th_npy_free(&chosen);
 }
@@ -228,7 +232,8 @@ static void compare_frames(struct report *r)
     if (equal == n && ours->shape[0] == theirs.shape[0])
         say(r, "%-18s all %lld equal", "frames", (long long)n);
     else
-        say(r, "%-18s the first %lld equal, of %lld here and %lld there", "frames", (long long)equal, (long long)ours->shape[0], (long long)theirs.shape[0]);
+        say(r, "%-18s the first %lld equal, of %lld here and %lld there", "frames", (long long)equal, (long long)ours->shape[0],
+            (long long)theirs.shape[0]);
     th_npy_free(&theirs);
 }
 
@@ -257,12 +262,13 @@ static void compare_waveform(struct report *r)
         signal += a * a;
         noise += d * d;
     }
-    say(r, "%-18s %lld samples, signal to difference %.1f dB", "waveform", (long long)ours->count, noise > 0 ? 10 * log10(signal / noise) : INFINITY);
+    say(r, "%-18s %lld samples, signal to difference %.1f dB", "waveform", (long long)ours->count,
+        noise > 0 ? 10 * log10(signal / noise) : INFINITY);
     th_npy_free(&theirs);
 }
 
-thespis_status th_compare(struct th_arrays *ours, const struct th_config *config, const char *folder, th_check_line line, void *context,
-                          int *differences, thespis_error *error)
+thespis_status th_compare(struct th_arrays *ours, const struct th_config *config, const char *folder, th_check_line line,
+                          void *context, int *differences, thespis_error *error)
 {
     struct report r = {ours, config, folder, line, context, 0};
     struct th_npy rows;
@@ -273,7 +279,9 @@ thespis_status th_compare(struct th_arrays *ours, const struct th_config *config
         while (mine->count == rows.count && i < rows.count && ((const int64_t *)mine->data)[i] == th_npy_int(&rows, i)) i++;
         int equal = mine->count == rows.count && i == rows.count;
         th_npy_free(&rows);
-        if (!equal) return th_fail(error, THESPIS_INVALID, "'%s' holds another prompt: its rows.npy differs from this request's rows", folder);
+        if (!equal)
+            return th_fail(error, THESPIS_INVALID, "'%s' holds another prompt: its rows.npy differs from this request's rows",
+                           folder);
     }
     compare_rows(&r, "embeds", "embedding");
     compare_rows(&r, "backbone_layers", "backbone");

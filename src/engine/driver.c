@@ -1,4 +1,5 @@
-/* driver.c - the thread that owns the lanes: takes requests in order, feeds prompts in pieces between frames, steps all lanes together.
+/* driver.c - the thread that owns the lanes: takes requests in order, feeds prompts in pieces between frames, steps all lanes
+ * together.
  *
  * What happens on other lanes decides only when a request gets its next row, never what the row holds. */
 #include <fenv.h>
@@ -131,8 +132,8 @@ static void finish(struct thespis_engine *e, struct thespis_request *r, thespis_
     end_drawing(e, r);
 }
 
-/* A new frame. The model often draws code 0 = 0 right before it ends; decoded, that frame is a click. So such a frame is held back for one
- * step and dropped when end of speech follows. */
+/* A new frame. The model often draws code 0 = 0 right before it ends; decoded, that frame is a click. So such a frame is held back
+ * for one step and dropped when end of speech follows. */
 static void take_frame(struct thespis_engine *e, struct thespis_request *r, const int32_t *frame)
 {
     const struct th_config *config = &e->parts.model->config;

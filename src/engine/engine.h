@@ -12,12 +12,12 @@
 
 #include "engine/parts.h"
 
-#define TH_MAX_FRAMES 2048      /* of one request */
+#define TH_MAX_FRAMES 2048 /* of one request */
 #define TH_MAX_PROMPT_ROWS 8192
 #define TH_MAX_REFERENCE_SECONDS 60.0
-#define TH_MAX_WAITING 1024     /* requests in line for a lane */
-#define TH_AHEAD_FRAMES 256     /* drawn but not yet decoded: more, and the lane waits for its reader */
-#define TH_RING_FRAMES 128      /* decoded but not yet read */
+#define TH_MAX_WAITING 1024 /* requests in line for a lane */
+#define TH_AHEAD_FRAMES 256 /* drawn but not yet decoded: more, and the lane waits for its reader */
+#define TH_RING_FRAMES 128  /* decoded but not yet read */
 
 struct thespis_voice {
     thespis_engine *engine;
@@ -26,11 +26,11 @@ struct thespis_voice {
 };
 
 enum th_phase {
-    TH_WAITING,   /* in line for a lane */
-    TH_PREFILL,   /* on a lane, prompt not yet fed whole */
-    TH_GENERATE,  /* on a lane, drawing */
-    TH_DRAWN,     /* off its lane: all frames are there (or it failed) */
-    TH_DONE       /* all audio is in the ring (or it failed): neither thread touches it again */
+    TH_WAITING,  /* in line for a lane */
+    TH_PREFILL,  /* on a lane, prompt not yet fed whole */
+    TH_GENERATE, /* on a lane, drawing */
+    TH_DRAWN,    /* off its lane: all frames are there (or it failed) */
+    TH_DONE      /* all audio is in the ring (or it failed): neither thread touches it again */
 };
 
 struct thespis_request {
@@ -45,10 +45,10 @@ struct thespis_request {
     double started; /* th_now */
 
     /* The driver's own. */
-    int lane;  /* -1: none */
+    int lane;   /* -1: none */
     size_t fed; /* prompt rows so far */
-    int drawn; /* frames drawn, end of speech not counted */
-    int held;  /* 1: the last frame drawn waits to see whether speech goes on */
+    int drawn;  /* frames drawn, end of speech not counted */
+    int held;   /* 1: the last frame drawn waits to see whether speech goes on */
 
     /* Under engine.mutex. */
     enum th_phase phase;
@@ -58,11 +58,11 @@ struct thespis_request {
     thespis_error error;
     int32_t *frames; /* [max_frames][1 + codebooks]; the first `ready` are final */
     int ready;
-    int32_t *codes;  /* [codebooks][ready], filled when drawing ended */
-    int decoded;     /* frames whose samples went into the ring */
-    int windows;     /* decoded so far */
-    int in_codec;    /* the codec thread works on it now */
-    float *ring;     /* [TH_RING_FRAMES * 2048] */
+    int32_t *codes;             /* [codebooks][ready], filled when drawing ended */
+    int decoded;                /* frames whose samples went into the ring */
+    int windows;                /* decoded so far */
+    int in_codec;               /* the codec thread works on it now */
+    float *ring;                /* [TH_RING_FRAMES * 2048] */
     size_t ring_at, ring_count; /* samples */
     double first_row, first_frame, last_frame, first_audio, decode_seconds, ended; /* times by th_now, 0: not yet */
 

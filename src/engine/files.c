@@ -16,7 +16,8 @@ static thespis_status add_codes(thespis_voice *voice, const struct th_map *map, 
     return status;
 }
 
-thespis_status th_voice_add_any(thespis_voice *voice, const char *path, const char *transcript, size_t transcript_bytes, thespis_error *error)
+thespis_status th_voice_add_any(thespis_voice *voice, const char *path, const char *transcript, size_t transcript_bytes,
+                                thespis_error *error)
 {
     struct th_map map;
     TH_TRY(th_map_open(path, &map, error));

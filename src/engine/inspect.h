@@ -1,5 +1,5 @@
-/* inspect.h - looking without speaking: a checkpoint's numbers, a text's tokens, a prompt's rows, as JSON trees that the command line
- * prints either way. */
+/* inspect.h - looking without speaking: a checkpoint's numbers, a text's tokens, a prompt's rows, as JSON trees that the command
+ * line prints either way. */
 #ifndef THESPIS_ENGINE_INSPECT_H
 #define THESPIS_ENGINE_INSPECT_H
 

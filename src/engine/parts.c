@@ -13,13 +13,15 @@
 static thespis_status check_options(const thespis_engine_options *o, thespis_error *error)
 {
     if (o->size != sizeof *o)
-        return th_fail(error, THESPIS_INVALID, "options.size is %zu, must be %zu: call thespis_engine_options_init", o->size, sizeof *o);
+        return th_fail(error, THESPIS_INVALID, "options.size is %zu, must be %zu: call thespis_engine_options_init", o->size,
+                       sizeof *o);
     if (o->checkpoint == NULL && o->codec == NULL)
         return th_fail(error, THESPIS_INVALID, "neither a checkpoint nor a codec is named: one of them is needed");
     if (o->threads < 0 || o->threads > 256) return th_fail(error, THESPIS_INVALID, "threads is %d, must be 0 to 256", o->threads);
     if (o->lanes < 1 || o->lanes > 64) return th_fail(error, THESPIS_INVALID, "lanes is %d, must be 1 to 64", o->lanes);
     if (o->max_rows != 0 && (o->max_rows < 2 || o->max_rows > MOST_ROWS))
-        return th_fail(error, THESPIS_INVALID, "max_rows is %d, must be 2 to %d (or 0 for %d)", o->max_rows, MOST_ROWS, DEFAULT_MAX_ROWS);
+        return th_fail(error, THESPIS_INVALID, "max_rows is %d, must be 2 to %d (or 0 for %d)", o->max_rows, MOST_ROWS,
+                       DEFAULT_MAX_ROWS);
     if (o->prefill_rows < 1) return th_fail(error, THESPIS_INVALID, "prefill_rows is %d, must be at least 1", o->prefill_rows);
     if (o->precision != THESPIS_PRECISION_F32 && o->precision != THESPIS_PRECISION_BF16)
         return th_fail(error, THESPIS_INVALID, "precision is %d, must be f32 (0) or bf16 (1)", (int)o->precision);
@@ -30,7 +32,8 @@ static thespis_status check_options(const thespis_engine_options *o, thespis_err
     return THESPIS_OK;
 }
 
-/* The codec's file: as named, or codec.safetensors, or codec.pth in the checkpoint's folder. *path stays NULL when there is none. */
+/* The codec's file: as named, or codec.safetensors, or codec.pth in the checkpoint's folder. *path stays NULL when there is none.
+ */
 static thespis_status find_codec(const thespis_engine_options *o, char **path, thespis_error *error)
 {
     *path = NULL;
@@ -84,7 +87,8 @@ static thespis_status open_model(const thespis_engine_options *o, struct th_part
     p->max_rows = o->max_rows != 0 ? o->max_rows : DEFAULT_MAX_ROWS;
     if (p->max_rows > c->backbone.max_positions) {
         if (o->max_rows != 0)
-            return th_fail(error, THESPIS_LIMIT, "max_rows is %d, the model has %d positions", o->max_rows, c->backbone.max_positions);
+            return th_fail(error, THESPIS_LIMIT, "max_rows is %d, the model has %d positions", o->max_rows,
+                           c->backbone.max_positions);
         p->max_rows = c->backbone.max_positions;
     }
     return THESPIS_OK;

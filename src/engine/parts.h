@@ -1,5 +1,5 @@
-/* parts.h - what is opened together: model, codec, tokenizer and the backend that runs them. The engine adds threads to it; checks use it
- * bare. */
+/* parts.h - what is opened together: model, codec, tokenizer and the backend that runs them. The engine adds threads to it; checks
+ * use it bare. */
 #ifndef THESPIS_ENGINE_PARTS_H
 #define THESPIS_ENGINE_PARTS_H
 

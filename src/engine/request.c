@@ -32,7 +32,8 @@ const char *thespis_finish_name(thespis_finish finish)
 static thespis_status check_options(const thespis_request_options *o, thespis_error *error)
 {
     if (o->size != sizeof *o)
-        return th_fail(error, THESPIS_INVALID, "options.size is %zu, must be %zu: call thespis_request_options_init", o->size, sizeof *o);
+        return th_fail(error, THESPIS_INVALID, "options.size is %zu, must be %zu: call thespis_request_options_init", o->size,
+                       sizeof *o);
     if (!isfinite(o->temperature) || o->temperature < 0 || o->temperature > 5)
         return th_fail(error, THESPIS_INVALID, "temperature is %g, must be 0 to 5", (double)o->temperature);
     if (!(o->top_p > 0 && o->top_p <= 1))
@@ -41,7 +42,8 @@ static thespis_status check_options(const thespis_request_options *o, thespis_er
     if (o->seed != THESPIS_SEED_RANDOM && o->seed > (uint64_t)MOST_SEED)
         return th_fail(error, THESPIS_INVALID, "seed is %llu, must be 0 to 2^63-1", (unsigned long long)o->seed);
     if (o->max_frames < 0 || o->max_frames > TH_MAX_FRAMES)
-        return th_fail(error, THESPIS_INVALID, "max_frames is %d, must be 1 to %d (or 0 for as many as fit)", o->max_frames, TH_MAX_FRAMES);
+        return th_fail(error, THESPIS_INVALID, "max_frames is %d, must be 1 to %d (or 0 for as many as fit)", o->max_frames,
+                       TH_MAX_FRAMES);
     if (o->first_chunk < 0 || o->first_chunk > TH_DECODE_MAX_FRAMES)
         return th_fail(error, THESPIS_INVALID, "first_chunk is %d, must be 1 to %d (or 0)", o->first_chunk, TH_DECODE_MAX_FRAMES);
     if (o->chunk < 0 || o->chunk > TH_DECODE_MAX_FRAMES)
@@ -70,7 +72,8 @@ static thespis_status random_seed(uint64_t *seed, thespis_error *error)
     return THESPIS_OK;
 }
 
-static thespis_status build_prompt(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
+static thespis_status build_prompt(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r,
+                                   thespis_error *error)
 {
     struct th_prompt_turn *turns;
     TH_TRY(TH_ALLOC(&turns, o->history_count, "history turns", error));
@@ -87,19 +90,21 @@ static thespis_status build_prompt(const thespis_engine *e, const thespis_reques
 }
 
 /* The frame limit, and that prompt and frames fit the context together. */
-static thespis_status plan_rows(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
+static thespis_status plan_rows(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r,
+                                thespis_error *error)
 {
     int rows = r->rows.count > INT32_MAX ? INT32_MAX : (int)r->rows.count, context = e->parts.max_rows;
     if (rows > TH_MAX_PROMPT_ROWS)
-        return th_fail(error, THESPIS_LIMIT, "the prompt has %d rows, at most %d are allowed: shorten the text, the references or the history",
-                       rows, TH_MAX_PROMPT_ROWS);
+        return th_fail(error, THESPIS_LIMIT,
+                       "the prompt has %d rows, at most %d are allowed: shorten the text, the references or the history", rows,
+                       TH_MAX_PROMPT_ROWS);
     if (rows >= context)
-        return th_fail(error, THESPIS_LIMIT, "the prompt has %d rows and leaves no room for a frame in the context of %d rows (max_rows)", rows,
-                       context);
+        return th_fail(error, THESPIS_LIMIT,
+                       "the prompt has %d rows and leaves no room for a frame in the context of %d rows (max_rows)", rows, context);
     int room = context - rows;
     if (o->max_frames > room)
-        return th_fail(error, THESPIS_LIMIT, "the prompt's %d rows and max_frames %d make %d, the context has %d rows (max_rows)", rows,
-                       o->max_frames, rows + o->max_frames, context);
+        return th_fail(error, THESPIS_LIMIT, "the prompt's %d rows and max_frames %d make %d, the context has %d rows (max_rows)",
+                       rows, o->max_frames, rows + o->max_frames, context);
     r->max_frames = o->max_frames > 0 ? o->max_frames : room < TH_MAX_FRAMES ? room : TH_MAX_FRAMES;
     return THESPIS_OK;
 }
@@ -153,7 +158,8 @@ thespis_status thespis_request_start(thespis_engine *engine, const thespis_reque
                                      thespis_error *error)
 {
     *request = NULL;
-    if (engine->parts.model == NULL) return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: speaking needs a model");
+    if (engine->parts.model == NULL)
+        return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: speaking needs a model");
     TH_TRY(check_options(options, error));
     struct thespis_request *r;
     TH_TRY(TH_ALLOC(&r, 1, "a request", error));

@@ -21,15 +21,16 @@ static thespis_status text_field(const json_t *object, const char *key, const ch
                                  thespis_error *error)
 {
     const json_t *value = json_object_get(object, key);
-    if (!json_is_string(value)) return th_fail(error, THESPIS_FORMAT, "%s%s: expected a string, got %s", where, key, th_json_kind(value));
+    if (!json_is_string(value))
+        return th_fail(error, THESPIS_FORMAT, "%s%s: expected a string, got %s", where, key, th_json_kind(value));
     *text = json_string_value(value);
     *bytes = json_string_length(value);
     return THESPIS_OK;
 }
 
 /* The codes of a .npy beside the JSON; *codes is owned by the caller. */
-static thespis_status codes_field(const json_t *object, const char *where, const struct place *place, const int32_t **codes, size_t *frames,
-                                  thespis_error *error)
+static thespis_status codes_field(const json_t *object, const char *where, const struct place *place, const int32_t **codes,
+                                  size_t *frames, thespis_error *error)
 {
     const char *name = NULL;
     size_t bytes;
@@ -108,18 +109,21 @@ static thespis_status integer_field(const json_t *root, const char *key, int64_t
     if (!json_is_integer(value)) return th_fail(error, THESPIS_FORMAT, "%s: expected an integer, got %s", key, th_json_kind(value));
     *out = json_integer_value(value);
     if (*out < low || *out > high)
-        return th_fail(error, THESPIS_INVALID, "%s is %lld, must be %lld to %lld", key, (long long)*out, (long long)low, (long long)high);
+        return th_fail(error, THESPIS_INVALID, "%s is %lld, must be %lld to %lld", key, (long long)*out, (long long)low,
+                       (long long)high);
     return THESPIS_OK;
 }
 
-static thespis_status number_field(const json_t *root, const char *key, double low, double high, double absent, float *out, thespis_error *error)
+static thespis_status number_field(const json_t *root, const char *key, double low, double high, double absent, float *out,
+                                   thespis_error *error)
 {
     const json_t *value = json_object_get(root, key);
     *out = (float)absent;
     if (value == NULL || json_is_null(value)) return THESPIS_OK;
     if (!json_is_number(value)) return th_fail(error, THESPIS_FORMAT, "%s: expected a number, got %s", key, th_json_kind(value));
     double number = json_number_value(value);
-    if (!(number >= low && number <= high)) return th_fail(error, THESPIS_INVALID, "%s is %g, must be %g to %g", key, number, low, high);
+    if (!(number >= low && number <= high))
+        return th_fail(error, THESPIS_INVALID, "%s is %g, must be %g to %g", key, number, low, high);
     *out = (float)number;
     return THESPIS_OK;
 }
@@ -139,7 +143,8 @@ static thespis_status read_settings(struct th_request_file *file, thespis_error 
     return THESPIS_OK;
 }
 
-thespis_status th_request_file_read(const char *path, int codebooks, int codebook_size, struct th_request_file *file, thespis_error *error)
+thespis_status th_request_file_read(const char *path, int codebooks, int codebook_size, struct th_request_file *file,
+                                    thespis_error *error)
 {
     struct place place = {path, codebooks, codebook_size};
     memset(file, 0, sizeof *file);

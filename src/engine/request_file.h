@@ -16,9 +16,10 @@ struct th_request_file {
     int max_frames;                         /* 0: not given */
 };
 
-/* {"text", "references": [{"transcript", "codes": FILE.npy}], "history": [{"text", "codes"}], "seed", "temperature", "top_p", "top_k",
- * "max_frames"}; code files are relative to the JSON's folder. */
-thespis_status th_request_file_read(const char *path, int codebooks, int codebook_size, struct th_request_file *file, thespis_error *error);
+/* {"text", "references": [{"transcript", "codes": FILE.npy}], "history": [{"text", "codes"}], "seed", "temperature", "top_p",
+ * "top_k", "max_frames"}; code files are relative to the JSON's folder. */
+thespis_status th_request_file_read(const char *path, int codebooks, int codebook_size, struct th_request_file *file,
+                                    thespis_error *error);
 void th_request_file_free(struct th_request_file *file);
 
 #endif

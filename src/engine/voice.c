@@ -10,7 +10,8 @@
 thespis_status thespis_voice_new(thespis_engine *engine, thespis_voice **voice, thespis_error *error)
 {
     *voice = NULL;
-    if (engine->parts.model == NULL) return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: voices need a model");
+    if (engine->parts.model == NULL)
+        return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: voices need a model");
     TH_TRY(TH_ALLOC(voice, 1, "a voice", error));
     (*voice)->engine = engine;
     return THESPIS_OK;
@@ -31,14 +32,16 @@ void thespis_voice_free(thespis_voice *voice)
 static thespis_status check_reference(const thespis_voice *voice, const char *transcript, size_t bytes, thespis_error *error)
 {
     if (voice->count == THESPIS_MAX_SPEAKERS)
-        return th_fail(error, THESPIS_LIMIT, "references.%zu: a voice has at most %d references", voice->count, THESPIS_MAX_SPEAKERS);
+        return th_fail(error, THESPIS_LIMIT, "references.%zu: a voice has at most %d references", voice->count,
+                       THESPIS_MAX_SPEAKERS);
     thespis_status status = th_validate_text(transcript, bytes, TH_TEXT_ALLOW_BLANK, NULL, error);
     if (status != THESPIS_OK) th_error_prefix(error, "references.%zu.transcript: ", voice->count);
     return status;
 }
 
 /* Takes over codes [codebooks][frames] (frees them on failure). */
-static thespis_status append(thespis_voice *voice, int32_t *codes, size_t frames, const char *transcript, size_t bytes, thespis_error *error)
+static thespis_status append(thespis_voice *voice, int32_t *codes, size_t frames, const char *transcript, size_t bytes,
+                             thespis_error *error)
 {
     char *text = th_copy_string(transcript, bytes);
     struct th_prompt_reference *grown =
@@ -53,8 +56,8 @@ static thespis_status append(thespis_voice *voice, int32_t *codes, size_t frames
     return THESPIS_OK;
 }
 
-static thespis_status add_recording(thespis_voice *voice, const struct th_recording *recording, const char *transcript, size_t bytes,
-                                    thespis_error *error)
+static thespis_status add_recording(thespis_voice *voice, const struct th_recording *recording, const char *transcript,
+                                    size_t bytes, thespis_error *error)
 {
     int32_t *codes;
     size_t frames;
@@ -103,12 +106,13 @@ thespis_status thespis_voice_add_codes(thespis_voice *voice, const int32_t *code
     TH_TRY(check_reference(voice, transcript, transcript_bytes, error));
     if (frames == 0) return th_fail(error, THESPIS_INVALID, "references.%zu: no frames", voice->count);
     if (frames > TH_MAX_PROMPT_ROWS)
-        return th_fail(error, THESPIS_LIMIT, "references.%zu: %zu frames, at most %d rows fit a prompt", voice->count, frames, TH_MAX_PROMPT_ROWS);
+        return th_fail(error, THESPIS_LIMIT, "references.%zu: %zu frames, at most %d rows fit a prompt", voice->count, frames,
+                       TH_MAX_PROMPT_ROWS);
     size_t count = (size_t)voice->engine->parts.codebooks * frames;
     for (size_t i = 0; i < count; i++)
         if (codes[i] < 0 || codes[i] >= voice->engine->parts.codebook_size)
-            return th_fail(error, THESPIS_INVALID, "references.%zu: code %d of frame %zu in codebook %zu must be 0 to %d", voice->count,
-                           (int)codes[i], i % frames, i / frames, voice->engine->parts.codebook_size - 1);
+            return th_fail(error, THESPIS_INVALID, "references.%zu: code %d of frame %zu in codebook %zu must be 0 to %d",
+                           voice->count, (int)codes[i], i % frames, i / frames, voice->engine->parts.codebook_size - 1);
     int32_t *copy;
     TH_TRY(TH_ALLOC(&copy, count, "codes", error));
     memcpy(copy, codes, count * sizeof *copy);

@@ -1,5 +1,5 @@
-/* sampler.h - drawing one frame: counted Philox noise, exact top-k and top-p selection, a race, and the repetition-aware redraw. The
- * portable reference; a device backend must reproduce it. */
+/* sampler.h - drawing one frame: counted Philox noise, exact top-k and top-p selection, a race, and the repetition-aware redraw.
+ * The portable reference; a device backend must reproduce it. */
 #ifndef THESPIS_SAMPLER_SAMPLER_H
 #define THESPIS_SAMPLER_SAMPLER_H
 
@@ -36,22 +36,22 @@ struct th_draw {
 
 /* What a draw did, for checks; any pointer to it may be NULL. */
 struct th_draw_report {
-    int kept;      /* candidates in the race */
-    float margin;  /* best race value over the second best; infinity when alone */
+    int kept;     /* candidates in the race */
+    float margin; /* best race value over the second best; infinity when alone */
 };
 
 /* Work space of th_draw_index for up to `count` candidates. */
 struct th_draw_scratch {
     int capacity;
-    float *weight;    /* [capacity] */
-    uint64_t *order;  /* [capacity] */
+    float *weight;   /* [capacity] */
+    uint64_t *order; /* [capacity] */
 };
 thespis_status th_draw_scratch_open(int count, struct th_draw_scratch *scratch, thespis_error *error);
 void th_draw_scratch_close(struct th_draw_scratch *scratch);
 
 /* Index of the drawn candidate among logits [count]. THESPIS_NUMERIC when a logit is NaN or +inf, or all are -inf. */
-thespis_status th_draw_index(const struct th_draw *draw, const float *logits, int count, struct th_draw_scratch *scratch, int *index,
-                             struct th_draw_report *report, thespis_error *error);
+thespis_status th_draw_index(const struct th_draw *draw, const float *logits, int count, struct th_draw_scratch *scratch,
+                             int *index, struct th_draw_report *report, thespis_error *error);
 
 /* Settings of one request (or one chunk of it). */
 struct th_sampling {
@@ -66,7 +66,7 @@ struct th_sampling {
 struct th_sampler {
     struct th_sampling settings;
     uint64_t step;                 /* of the frame being drawn: 1 for the first, 0 before it */
-    int32_t window[TH_RAS_WINDOW];  /* main tokens of the last rows, -1 where there were none; newest last */
+    int32_t window[TH_RAS_WINDOW]; /* main tokens of the last rows, -1 where there were none; newest last */
 };
 
 void th_sampler_begin(struct th_sampler *sampler, const struct th_sampling *settings);
@@ -75,8 +75,8 @@ void th_sampler_see(struct th_sampler *sampler, int32_t main_token);
 
 /* What th_sampler_main must know of the model. */
 struct th_main_head {
-    int candidates;             /* eos and the band, ascending by id */
-    int eos, semantic_start;    /* token ids */
+    int candidates;          /* eos and the band, ascending by id */
+    int eos, semantic_start; /* token ids */
 };
 /* Draws the main token of the next frame: advances step, draws, redraws when the window holds it, slides the window.
  * logits [candidates] are in candidate order. */

@@ -38,10 +38,13 @@ class Thespis:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def __call__(self, *arguments, expect: int = 0) -> subprocess.CompletedProcess:
+    def run(self, *arguments) -> subprocess.CompletedProcess:
         command = [self.path, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-        assert done.returncode == expect, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+        return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+
+    def __call__(self, *arguments) -> subprocess.CompletedProcess:
+        done = self.run(*arguments)
+        assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}{done.stderr}"
         return done
 
 

@@ -10,33 +10,25 @@
 #define MAX_PIECES 768
 #define MAX_LENGTH 48 /* bytes of a piece */
 
-/* Frequent words first: a word's weight falls with its place. The words of the prompt stand among the first. */
+/* Frequent words first: a word's weight falls with its place. The prompt's own words stand among the first. */
 static const char words[] =
-    "the a and of to in is it you that was he for on are with as his they be at one have this from or had by hot but some what "
-    "there we can "
-    "out other were all your when up use word how said an each she which do their time if will way about many then them would "
-    "write like so "
-    "these her long make thing see him two has look more day could go come did my sound no most number who over know water than "
-    "call first "
-    "people may down side been now find any new work part take get place made live where after back little only round man year "
-    "came show "
-    "every good me give our under name very through just form much great think say help low line before turn cause same mean "
-    "differ move "
-    "right boy old too does tell sentence set three want air well also play small end put home read hand port large spell add even "
-    "land here "
-    "must big high such follow act why ask men change went light kind off need house picture try us again animal point mother "
-    "world near "
-    "system user assistant voice Text Speech Reference convert provided text speech reference following speaker "
-    "laughs sighs whispers shouts pause excited calm sad gently quickly softly breath audience applause music "
-    "story river mountain evening morning window garden silver thunder quiet lantern harbour whale candle pepper orange bridge "
-    "isn't don't can't we'll you're I've I'm it's they'd won't "
-    "caf\xc3\xa9 d\xc3\xa9j\xc3\xa0 na\xc3\xafve \xc3\xbc"
-    "ber stra\xc3\x9f"
-    "e ni\xc3\xb1o ma\xc3\xb1"
-    "ana \xc5\x82\xc3\xb3"
-    "d\xc5\xba \xe4\xbd\xa0\xe5\xa5\xbd \xe4\xb8\x96\xe7\x95\x8c \xe5\xa3\xb0\xe9\x9f\xb3 "
-    "\xe3\x81\x93\xe3\x82\x93\xe3\x81\xab\xe3\x81\xa1\xe3\x81\xaf \xd0\xbf\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82 "
-    "\xd0\xbc\xd0\xb8\xd1\x80 ";
+    "the a and of to in is it you convert provided text to speech reference following system user assistant Reference Text Speech "
+    "speaker voice that was he for on are with as his they be at one have this from or had by hot but some what there we can out "
+    "other were all your when up use word how said an each she which do their time if will way about many then them would write "
+    "like so these her long make thing see him two has look more day could go come did my sound no most number who over know "
+    "water than call first people may down side been now find any new work part take get place made live where after back little "
+    "only round man year came show every good me give our under name very through just form much great think say help low line "
+    "before turn cause same mean differ move right boy old too does tell sentence set three want air well also play small end put "
+    "home read hand port large spell add even land here must big high such follow act why ask men change went light kind off need "
+    "house picture try us again animal point mother world near laughs sighs whispers shouts pause excited calm sad gently quickly "
+    "softly breath audience applause music story river mountain evening morning window garden silver thunder quiet lantern "
+    "harbour whale candle pepper orange bridge isn't don't can't we'll you're I've I'm it's they'd won't "
+    /* cafe, deja, naive, ueber, strasse, nino, manana, lodz with their marks; hello, world, sound; konnichiwa; privet, mir */
+    "caf\xc3\xa9 d\xc3\xa9j\xc3\xa0 na\xc3\xafve \xc3\xbc\142er stra\xc3\x9f\145 ni\xc3\xb1o ma\xc3\xb1\141na "
+    "\xc5\x82\xc3\xb3\144\xc5\xba "
+    "\xe4\xbd\xa0\xe5\xa5\xbd \xe4\xb8\x96\xe7\x95\x8c \xe5\xa3\xb0\xe9\x9f\xb3 "
+    "\xe3\x81\x93\xe3\x82\x93\xe3\x81\xab\xe3\x81\xa1\xe3\x81\xaf "
+    "\xd0\xbf\xd1\x80\xd0\xb8\xd0\xb2\xd0\xb5\xd1\x82 \xd0\xbc\xd0\xb8\xd1\x80 ";
 
 /* What stands between words; the splitter keeps each of these in one piece. */
 static const char *const marks[] = {".", ",", "?", "!", ":", ",\n", "...\n\n", "\n\n", ".\n", " [", "]", "]\n", "...", " -", " \""};

@@ -677,10 +677,10 @@ static void test_random_damage(void **state)
     (void)state;
     struct parts parts = codec_parts();
     write_parts("damage.pth", &parts, (struct packing){.shared = 1});
-    damage("damage.pth", 1500, 60000, 1000);
+    damage("damage.pth", 600, 60000, 1000);
     drop_parts(&parts);
     must_convert("codec.pth", "damage.safetensors");
-    damage("damage.safetensors", 300, 30000, 1000);
+    damage("damage.safetensors", 200, 30000, 1000);
 }
 
 static void test_truncations(void **state)

@@ -38,7 +38,7 @@ ALWAYS_INLINE void group_sums(const struct th_conv_job *job, const float *weight
 }
 
 #define GROUP_BY_TAPS(m)                                                                                                           \
-    static void group_##m(const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns,     \
+    static __attribute__((noinline)) void group_##m(const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns,     \
                           float *partial, int tile)                                                                                \
     {                                                                                                                              \
         switch (job->conv->taps) {                                                                                                 \
@@ -86,7 +86,7 @@ static void finish_row(const struct th_conv_job *job, int output, size_t at, con
 }
 
 /* Weaves the phases of one output into a line of time and finishes it. */
-static void finish_phases(const struct th_conv_job *job, int output, int t0, const float *partial, int columns, int tile)
+static __attribute__((noinline)) void finish_phases(const struct th_conv_job *job, int output, int t0, const float *partial, int columns, int tile)
 {
     const int phases = job->conv->phases;
     float line[TH_CONV_PARTIAL + 16];
