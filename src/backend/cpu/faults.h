@@ -1,5 +1,5 @@
-/* faults.h - planted mistakes, so that tests can show that the checks would find them. A build with -DTH_FAULT=n has mistake n;
- * every other build has none and compiles the conditions away.
+/* faults.h - planted mistakes, so that tests can show that the checks would find them. A build with TH_PLANT has mistake
+ * th_planted_fault while a test sets it; every other build has none and compiles the conditions away.
  *
  *     1 backbone q_proj read as [all queries, all gates]      8 decode leaves the newest input out of the convolution's state
  *     2 backbone rope on pairs (2i, 2i+1)                     9 the tower's extra input not masked on text rows
@@ -11,9 +11,11 @@
 #ifndef THESPIS_BACKEND_CPU_FAULTS_H
 #define THESPIS_BACKEND_CPU_FAULTS_H
 
-#ifndef TH_FAULT
-#define TH_FAULT 0
+#ifdef TH_PLANT
+extern int th_planted_fault; /* lm.c; a test's alone */
+#define TH_FAULT_IS(n) (th_planted_fault == (n))
+#else
+#define TH_FAULT_IS(n) 0
 #endif
-#define TH_FAULT_IS(n) (TH_FAULT == (n))
 
 #endif

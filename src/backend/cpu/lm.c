@@ -6,6 +6,10 @@
 
 #include "base/memory.h"
 
+#ifdef TH_PLANT
+int th_planted_fault;
+#endif
+
 /* Hands out consecutive stretches of `base`, or only counts them while base is NULL. Stretches start at multiples of 64 bytes. */
 struct layout {
     float *base;
