@@ -1,6 +1,9 @@
 /* tokenizer_file.c - reads tokenizer.json: everything it states is either followed or refused by name. */
 #include "text/tokenizer_file.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <string.h>
 
 #include "base/json.h"
@@ -319,6 +322,9 @@ thespis_status th_tokenizer_read(const char *path, struct th_tokenizer *tokenize
     TH_TRY(th_json_read(path, MAX_FILE_BYTES, &root, error));
     thespis_status status = read_root(root, tokenizer, error);
     json_decref(root);
+#ifdef __GLIBC__
+    malloc_trim(0); /* the parsed file was a hundred megabytes in small pieces, which would otherwise stay with the process */
+#endif
     if (status != THESPIS_OK) th_error_prefix(error, "%s: ", path);
     return status;
 }

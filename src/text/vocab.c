@@ -145,18 +145,28 @@ static struct th_merge *merge_slot(const struct th_vocab *vocab, int32_t left, i
     return NULL;
 }
 
+/* Room for the two sides of a merge, joined, and behind them for the bytes they stand for. */
+static thespis_status reserve_scratch(struct th_vocab *vocab, size_t bytes, thespis_error *error)
+{
+    if (bytes <= vocab->scratch_bytes) return THESPIS_OK;
+    th_free(vocab->scratch);
+    vocab->scratch_bytes = 0;
+    TH_TRY(TH_ALLOC(&vocab->scratch, bytes, "a merge", error));
+    vocab->scratch_bytes = bytes;
+    return THESPIS_OK;
+}
+
 thespis_status th_vocab_add_merge(struct th_vocab *vocab, uint32_t rank, const char *left, size_t left_bytes, const char *right,
                                   size_t right_bytes, thespis_error *error)
 {
     size_t bytes = left_bytes + right_bytes;
-    char *joined; /* the result as written, and behind it room to map a string back to bytes */
-    TH_TRY(TH_ALLOC(&joined, 2 * bytes + 1, "a merge", error));
+    TH_TRY(reserve_scratch(vocab, 2 * bytes + 256, error));
+    char *joined = vocab->scratch;
     memcpy(joined, left, left_bytes);
     memcpy(joined + left_bytes, right, right_bytes);
     int32_t a = th_vocab_find_written(vocab, joined, left_bytes, joined + bytes);
     int32_t b = th_vocab_find_written(vocab, joined + left_bytes, right_bytes, joined + bytes);
     int32_t merged = th_vocab_find_written(vocab, joined, bytes, joined + bytes);
-    th_free(joined);
     if (a < 0 || b < 0 || merged < 0)
         return th_fail(error, THESPIS_FORMAT, "model.merges[%u]: %s of '%.60s' + '%.60s' is not in model.vocab", rank,
                        a < 0   ? "the left side"
@@ -182,5 +192,6 @@ void th_vocab_free(struct th_vocab *vocab)
     th_free(vocab->entries);
     th_free(vocab->slots);
     th_free(vocab->merges);
+    th_free(vocab->scratch);
     *vocab = (struct th_vocab){0};
 }

@@ -28,6 +28,8 @@ struct th_vocab {
     size_t slot_mask;
     struct th_merge *merges; /* [merge_mask + 1], open addressing */
     size_t merge_mask;
+    char *scratch; /* [scratch_bytes], a merge's strings while merges are added */
+    size_t scratch_bytes;
     int32_t byte_ids[256]; /* the symbol each byte begins as */
 };
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/memory.h"
 #include "text/scan.h"
@@ -150,6 +151,39 @@ static void test_broken_files(void **state)
     }
 }
 
+/* Files with bytes changed, dropped or repeated are read or refused; the sanitizers watch. */
+static void test_mutated_files(void **state)
+{
+    (void)state;
+    char *data;
+    size_t bytes, opened = 0;
+    uint32_t random = 1;
+    assert_int_equal(th_file_read(TEST_SOURCE_DIR "/tests/vectors/text/added.json", 1 << 20, &data, &bytes, &error), THESPIS_OK);
+    char *text = th_alloc(bytes * 2 + 1, 1);
+    for (int round = 0; round < 400; round++) {
+        struct th_tokenizer *tokenizer;
+        memcpy(text, data, bytes + 1);
+        for (int change = 0; change <= round % 3; change++) {
+            random = random * 1664525 + 1013904223;
+            size_t at = (random >> 8) % (bytes - 40), from = (random >> 4) % (bytes - 40);
+            if (round % 2 == 0)
+                text[at] = "\"[]{},:0a9-\\"[random >> 28 < 13 ? random >> 28 : 0];
+            else
+                memmove(text + at, data + from, 1 + (random >> 27));
+        }
+        struct th_ids ids = {0};
+        if (open_text(text, &tokenizer) == THESPIS_OK) {
+            opened++;
+            assert_int_equal(th_tokenizer_encode(tokenizer, "Hello, the [R]  world!", 22, &ids, &error), THESPIS_OK);
+        }
+        th_free(ids.data);
+        th_tokenizer_close(tokenizer);
+    }
+    assert_true(opened < 390); /* most changes are refused */
+    th_free(text);
+    th_free(data);
+}
+
 static void expect_pieces(enum th_pattern pattern, const char *text, const char *const *pieces)
 {
     size_t at = 0, bytes = strlen(text);
@@ -248,8 +282,8 @@ static void test_lookups(void **state)
     th_tokenizer_close(tokenizer);
 }
 
-/* A quarter of a megabyte of a hostile pattern must stay near linear: the limit is generous for sanitizers and slow machines, a quadratic
- * algorithm takes minutes. */
+/* A quarter of a megabyte of a hostile pattern must stay near linear: the limit is generous for sanitizers and slow machines, a
+ * quadratic algorithm takes minutes. */
 static void encode_repeated(const struct th_tokenizer *tokenizer, const char *unit)
 {
     size_t length = strlen(unit), bytes = ((size_t)1 << 18) / length * length;
@@ -293,7 +327,7 @@ static thespis_status open_and_encode(void)
     return status;
 }
 
-/* Each allocation fails in turn (in steps while the file is read: one for each merge). */
+/* Each allocation fails in turn. */
 static void test_allocation_failures(void **state)
 {
     (void)state;
@@ -315,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_mutated_files),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_nfc),
         cmocka_unit_test(test_lookups),
