@@ -27,7 +27,7 @@ REQUESTS = {
                 "of it, every single day, until the clock on the wall stops at half past nine.",
         "references": [
             {"transcript": "Fresh snow covered the road.", "codes": (21, 3)},
-            {"transcript": "", "codes": (9, 4)},
+            {"transcript": "Three.", "codes": (9, 4)},
         ],
         "seed": 2**63 - 1, "temperature": 1.3, "top_p": 0.8,
     },
@@ -83,7 +83,7 @@ def generate(model, rows, request: dict, max_frames: int, greedy: bool = False):
 
 
 class Reference:
-    """One checkpoint under the oracle; models are made once a mode."""
+    """One checkpoint under the oracle; one model is alive at a time, they are large."""
 
     def __init__(self, checkpoint: str, sglang_omni: str) -> None:
         self.checkpoint, self.sglang_omni, self.models = checkpoint, sglang_omni, {}
@@ -93,6 +93,7 @@ class Reference:
     def model(self, mode: str, act_quant: bool):
         key = mode, act_quant
         if key not in self.models:
+            self.models.clear()
             self.models[key] = ref.Model(self.checkpoint, self.sglang_omni, mode, act_quant)
         return self.models[key]
 

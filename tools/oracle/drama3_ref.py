@@ -31,7 +31,7 @@ torch.set_grad_enabled(False)
 class Numerics:
     """How the oracle rounds. Model.activate() sets these; they hold for one model at a time.
 
-    mode: bf16 rounds where section 3 of the model specification does, fp32 between those
+    mode: bf16 rounds where the reference on a GPU does (docs/model.md), fp32 between those
           points; fp32 / fp64 never round to bf16 (weights keep their bf16 / e4m3 values).
     act_quant: quantise the routed experts' inputs to e4m3 per row and 128 inputs.
     sums: fp32, fp64 (the type between rounding points) or reversed (fp32, every matrix
