@@ -139,21 +139,32 @@ static void make_values(const struct th_part *part, uint64_t seed, uint8_t *out)
 
 /* ---- blocks with a scale ----------------------------------------------------------------------------------------------------- */
 
+/* The largest magnitude; eight running maxima, so that a compiler can keep them in one register. */
+static float largest_size(const float *values, int64_t count)
+{
+    float largest[8] = {0.0f};
+    int64_t whole = count - count % 8;
+    for (int64_t i = 0; i < whole; i += 8)
+        for (int k = 0; k < 8; k++) {
+            float size = fabsf(values[i + k]);
+            largest[k] = size > largest[k] ? size : largest[k];
+        }
+    for (int64_t i = whole; i < count; i++) largest[0] = fmaxf(largest[0], fabsf(values[i]));
+    for (int k = 1; k < 8; k++) largest[0] = fmaxf(largest[0], largest[k]);
+    return largest[0];
+}
+
 /* Fills `values` [rows][width] with a block of the matrix and returns its scale as the file holds it. */
 static float make_block(const struct th_recipe *recipe, uint64_t key, int64_t block_row, int64_t block_col, float *values)
 {
     int64_t rows = block_rows(recipe, block_row), col = block_col * TH_SCALE_BLOCK;
     int64_t width = recipe->cols - col < TH_SCALE_BLOCK ? recipe->cols - col : TH_SCALE_BLOCK;
-    float largest = 0.0f;
     for (int64_t row = 0; row < rows; row++) {
         int64_t first = (block_row * TH_SCALE_BLOCK + row) * recipe->cols + col;
         th_random_normals(key, (uint64_t)first, (size_t)width, values + row * width);
     }
-    for (int64_t i = 0; i < rows * width; i++) {
-        values[i] *= recipe->b;
-        float size = fabsf(values[i]);
-        largest = size > largest ? size : largest;
-    }
+    for (int64_t i = 0; i < rows * width; i++) values[i] *= recipe->b;
+    float largest = largest_size(values, rows * width);
     float scale = largest / 448.0f;
     return recipe->scale_bf16 ? th_widen_bf16(th_round_bf16(scale)) : scale;
 }
