@@ -191,6 +191,7 @@ struct packing {
     int shared;          /* all tensors view one storage of as many floats as the largest needs: small files for tests of names */
     int no_crc;          /* checksums left out, as torch does when told to */
     int transposed;      /* tensors of two axes are stored column by column, their strides exchanged */
+    size_t skew;         /* payloads are misaligned by so many bytes */
     const char *without; /* this tensor is left out */
 };
 
@@ -221,6 +222,7 @@ static inline void add_storage(struct zipper *z, const struct part *part, const 
     }
     snprintf(name, sizeof name, "codec/data/%s", key);
     z->fault.no_crc = packing->no_crc;
+    z->fault.skew = packing->skew;
     zip_add(z, name, data, (size_t)part->items * size);
     free(data);
 }

@@ -47,6 +47,7 @@ struct zip_fault {
     uint16_t method, flags, local_method, disk;
     const char *local_name;
     uint64_t size, offset, local_size; /* instead of the true ones */
+    size_t skew;                       /* bytes by which the payload misses the multiple of 64 */
     int no_crc, wide, short_wide;      /* wide: 64-bit fields in the extra block; short_wide: announced and missing */
 };
 
@@ -102,7 +103,7 @@ static inline void zip_add(struct zipper *z, const char *name, const void *data,
 {
     const struct zip_fault *f = &z->fault;
     const char *local_name = f->local_name ? f->local_name : name;
-    size_t offset = z->out.count, head = offset + 30 + strlen(local_name) + 4, pad = (64 - head % 64) % 64;
+    size_t offset = z->out.count, head = offset + 30 + strlen(local_name) + 4, pad = (64 - head % 64) % 64 + f->skew;
     put_number(&z->out, 0x04034B50, 4);
     put_number(&z->out, 0, 2);
     put_number(&z->out, 0x0808, 2);
