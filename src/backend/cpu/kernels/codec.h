@@ -164,6 +164,18 @@ struct th_quantise_job {
 };
 #define TH_CODE_WIDTH_MAX 64
 
+/* The functions of vmath.h, for checks. */
+enum th_vmath {
+    TH_VMATH_EXP,
+    TH_VMATH_LOG,
+    TH_VMATH_SIN,
+    TH_VMATH_TANH,
+    TH_VMATH_ERF,
+    TH_VMATH_SIGMOID,
+    TH_VMATH_SILU,
+    TH_VMATH_COUNT
+};
+
 struct th_codec_kernels {
     void (*conv)(void *job, int begin, int end);
     void (*linear)(void *job, int begin, int end);
@@ -177,6 +189,7 @@ struct th_codec_kernels {
     void (*tanh)(void *job, int begin, int end);
     void (*lookup)(void *job, int begin, int end);
     void (*quantise)(void *job, int begin, int end);
+    void (*vmath)(enum th_vmath function, const float *in, float *out, int count);
 };
 
 /* Outputs of set i, rows of a set's group g: the cuts that packing and kernel share. */
@@ -208,6 +221,7 @@ void TH_NAME(th_codec_phases)(void *job, int begin, int end);
 void TH_NAME(th_codec_tanh)(void *job, int begin, int end);
 void TH_NAME(th_codec_lookup)(void *job, int begin, int end);
 void TH_NAME(th_codec_quantise)(void *job, int begin, int end);
+void TH_NAME(th_codec_vmath)(enum th_vmath function, const float *in, float *out, int count);
 
 /* The first n of sixteen lanes; most often all of them. */
 static inline v16 th_load(const float *p, int n)

@@ -2,12 +2,18 @@
  * broadcast; and the small kernels that move signals. */
 #include "backend/cpu/kernels/codec.h"
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#ifdef TH_ISA_portable
+#define SUMS static
+#define UNROLL
+#else
+#define SUMS static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
 
 /* One group of m rows: partial[r][0..columns) = bias + sums. m and taps are constants wherever this is expanded (taps 0: read at
  * run time), so that the sums stay in registers. */
-ALWAYS_INLINE void group_sums(const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns,
-                              int m, int taps, float *partial, int tile)
+SUMS void group_sums(const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns, int m,
+                     int taps, float *partial, int tile)
 {
     const struct th_packed_conv *conv = job->conv;
     if (taps == 0) taps = conv->taps;
@@ -18,17 +24,17 @@ ALWAYS_INLINE void group_sums(const struct th_conv_job *job, const float *weight
             const float *w = weight + (size_t)first * (size_t)(taps * m);
             const float *x = in + (size_t)first * stride + (size_t)t;
             v16 sum[TH_CONV_GROUP];
-#pragma GCC unroll 6
+            UNROLL
             for (int i = 0; i < m; i++) sum[i] = first == 0 ? v16_set1(bias[i]) : v16_zero();
             for (int c = 0; c < channels; c++, x += stride) {
-#pragma GCC unroll 7
+                UNROLL
                 for (int k = 0; k < taps; k++, w += m) {
                     v16 column = v16_load(x + (size_t)k * step);
-#pragma GCC unroll 6
+                    UNROLL
                     for (int i = 0; i < m; i++) sum[i] = v16_fma(v16_set1(w[i]), column, sum[i]);
                 }
             }
-#pragma GCC unroll 6
+            UNROLL
             for (int i = 0; i < m; i++) {
                 float *p = partial + (size_t)i * (size_t)tile + (size_t)t;
                 v16_store(p, first == 0 ? sum[i] : v16_add(v16_load(p), sum[i]));
@@ -37,9 +43,19 @@ ALWAYS_INLINE void group_sums(const struct th_conv_job *job, const float *weight
     }
 }
 
+#ifdef TH_ISA_portable /* plain loops over sixteen lanes: more copies would only cost compile time */
+
+static void group(int m, const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns,
+                  float *partial, int tile)
+{
+    group_sums(job, weight, bias, in, columns, m, 0, partial, tile);
+}
+
+#else
+
 #define GROUP_BY_TAPS(m)                                                                                                           \
-    static __attribute__((noinline)) void group_##m(const struct th_conv_job *job, const float *weight, const float *bias, const float *in, int columns,     \
-                          float *partial, int tile)                                                                                \
+    static __attribute__((noinline)) void group_##m(const struct th_conv_job *job, const float *weight, const float *bias,         \
+                                                    const float *in, int columns, float *partial, int tile)                        \
     {                                                                                                                              \
         switch (job->conv->taps) {                                                                                                 \
         case 1: group_sums(job, weight, bias, in, columns, m, 1, partial, tile); break;                                            \
@@ -68,6 +84,8 @@ static void group(int m, const struct th_conv_job *job, const float *weight, con
     }
 }
 
+#endif
+
 /* Adds the residual and stores one output's columns at..at+count-1, rounded up to 16. */
 static void finish_row(const struct th_conv_job *job, int output, size_t at, const float *sums, int count)
 {
@@ -86,7 +104,8 @@ static void finish_row(const struct th_conv_job *job, int output, size_t at, con
 }
 
 /* Weaves the phases of one output into a line of time and finishes it. */
-static __attribute__((noinline)) void finish_phases(const struct th_conv_job *job, int output, int t0, const float *partial, int columns, int tile)
+static __attribute__((noinline)) void finish_phases(const struct th_conv_job *job, int output, int t0, const float *partial,
+                                                    int columns, int tile)
 {
     const int phases = job->conv->phases;
     float line[TH_CONV_PARTIAL + 16];

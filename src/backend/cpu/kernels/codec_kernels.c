@@ -15,4 +15,5 @@ const struct th_codec_kernels TH_NAME(th_codec_kernels) = {
     .tanh = TH_NAME(th_codec_tanh),
     .lookup = TH_NAME(th_codec_lookup),
     .quantise = TH_NAME(th_codec_quantise),
+    .vmath = TH_NAME(th_codec_vmath),
 };

@@ -2,7 +2,13 @@
  */
 #include "backend/cpu/kernels/codec.h"
 
+#ifdef TH_ISA_portable /* plain loops over sixteen lanes: more copies would only cost compile time */
+#define ALWAYS_INLINE static
+#define UNROLL
+#else
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
 #define SLAB 48 /* rows whose sums an item of `linear` holds at a time */
 
 /* Dot products of `o` weight rows with `t` time rows, sums[t * 16 + o]. o and t are constants wherever this is expanded. Every tile
@@ -10,33 +16,32 @@
 ALWAYS_INLINE void dot_tile(const float *weight, const float *in, size_t in_stride, int inputs, int t, int o, float *sums)
 {
     v16 acc[6];
-#pragma GCC unroll 6
+    UNROLL
     for (int i = 0; i < t * o; i++) acc[i] = v16_zero();
     int k = 0;
     for (; k + 16 <= inputs; k += 16) {
         v16 x[3];
-#pragma GCC unroll 3
+        UNROLL
         for (int i = 0; i < t; i++) x[i] = v16_load(in + (size_t)i * in_stride + k);
-#pragma GCC unroll 6
+        UNROLL
         for (int j = 0; j < o; j++) {
             v16 w = v16_load(weight + (size_t)j * (size_t)inputs + k);
-#pragma GCC unroll 3
+            UNROLL
             for (int i = 0; i < t; i++) acc[i * o + j] = v16_fma(w, x[i], acc[i * o + j]);
         }
     }
     if (k < inputs) {
-#pragma GCC unroll 6
+        UNROLL
         for (int j = 0; j < o; j++) {
             v16 w = v16_load_part(weight + (size_t)j * (size_t)inputs + k, inputs - k);
-#pragma GCC unroll 3
+            UNROLL
             for (int i = 0; i < t; i++)
                 acc[i * o + j] = v16_fma(w, v16_load_part(in + (size_t)i * in_stride + k, inputs - k), acc[i * o + j]);
         }
     }
-#pragma GCC unroll 3
-    for (int i = 0; i < t; i++)
-#pragma GCC unroll 6
-        for (int j = 0; j < o; j++) sums[i * 16 + j] = v16_sum(acc[i * o + j]);
+    UNROLL
+    for (int i = 0; i < t; i++) UNROLL
+    for (int j = 0; j < o; j++) sums[i * 16 + j] = v16_sum(acc[i * o + j]);
 }
 
 /* sums[t][o] for `rows` time rows and up to 16 outputs, in tiles of six sums. */
