@@ -1,11 +1,13 @@
 /* test_vmath.c - the kernels' own functions against the math library in double, over all of single precision; and every instruction
  * set against the portable one, byte for byte. */
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
