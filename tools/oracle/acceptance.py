@@ -71,6 +71,8 @@ def exact(a: dict, b: dict) -> dict:
 
 def router_gap(logits: torch.Tensor, top_k: int) -> torch.Tensor:
     """Last chosen minus first left-out router logit, in bf16 ulps of the former."""
+    if top_k == logits.shape[-1]:  # none is left out
+        return torch.full(logits.shape[:-1], torch.inf)
     ordered = logits.double().sort(-1, descending=True).values
     last = ordered[..., top_k - 1]
     return (last - ordered[..., top_k]) / bf16_ulp(last)
