@@ -1,4 +1,5 @@
-/* cpu.h - the CPU backend's own struct: what its files share. Weights are read from the map in place; the codec's are packed once. */
+/* cpu.h - the CPU backend's own struct: what its files share. Weights are read from the map in place; the codec's are packed once.
+ */
 #ifndef THESPIS_BACKEND_CPU_CPU_H
 #define THESPIS_BACKEND_CPU_CPU_H
 

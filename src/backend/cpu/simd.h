@@ -1,7 +1,7 @@
 /* simd.h - sixteen floats at a time: the one vocabulary in which every CPU kernel is written.
  *
- * A kernel source is compiled once for each instruction set (TH_ISA_avx2, TH_ISA_portable); every operation here is defined lane by lane
- * in IEEE single precision, so all of them give the same bytes. Reductions go through one fixed tree (v16_sum). */
+ * A kernel source is compiled once for each instruction set (TH_ISA_avx2, TH_ISA_portable); every operation here is defined lane by
+ * lane in IEEE single precision, so all of them give the same bytes. Reductions go through one fixed tree (v16_sum). */
 #ifndef THESPIS_BACKEND_CPU_SIMD_H
 #define THESPIS_BACKEND_CPU_SIMD_H
 
@@ -33,6 +33,7 @@ static inline float th_round_bf16(float value)
     return value;
 }
 
+/* clang-format off */
 #ifdef TH_ISA_avx2
 #include <immintrin.h>
 
@@ -87,7 +88,7 @@ static inline v16 v16_load_bf16(const uint16_t *p)
     __m256i low = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(raw)), high = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(raw, 1));
     return V16_EACH(_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16)));
 }
-/* E4M3 values times 2^-8, exact: the code's bits are those of a half float with another bias. NaN codes give +-1.875 (refused at load). */
+/* E4M3 values times 2^-8, exact: the code's bits are those of a half float with another bias. The two NaN codes count as 480. */
 static inline v16 v16_load_e4m3_scaled(const uint8_t *p)
 {
     __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
@@ -186,7 +187,12 @@ static inline float v16_maximum(v16 x)
 }
 #endif
 
-static inline v16 v16_zero(void) { return v16_set1(0.0f); }
+/* clang-format on */
+
+static inline v16 v16_zero(void)
+{
+    return v16_set1(0.0f);
+}
 /* n lanes (0..16) from p, zeros after them: a short end of a row counts as padded with zeros. */
 static inline v16 v16_load_part(const float *p, int n)
 {

@@ -76,7 +76,8 @@ static void judge_rows(const char *vectors, const char *out, const char *name, s
     int64_t h = theirs.shape[theirs.rank - 1], rows = ours.shape[ours.rank - 2], layers = theirs.rank == 3 ? theirs.shape[0] : 1;
     for (int64_t layer = 0; layer < layers; layer++)
         for (int64_t i = 0; i < kept.count; i++) {
-            double used = distance(&ours, (layer * rows + th_npy_int(&kept, i)) * h, &theirs, (layer * kept.count + i) * h, h) / ROW;
+            double used =
+                distance(&ours, (layer * rows + th_npy_int(&kept, i)) * h, &theirs, (layer * kept.count + i) * h, h) / ROW;
             if (!(used <= 1)) blame(v, name, (int)layer, used);
             if (!(used <= v->row)) v->row = used;
         }
@@ -86,8 +87,8 @@ static void judge_rows(const char *vectors, const char *out, const char *name, s
 }
 
 /* Row a of our logits against row b of theirs. */
-static void judge_logits(const char *name, const struct th_npy *ours, int64_t a, const struct th_npy *theirs, int64_t b, int64_t n, double largest,
-                         struct verdict *v)
+static void judge_logits(const char *name, const struct th_npy *ours, int64_t a, const struct th_npy *theirs, int64_t b, int64_t n,
+                         double largest, struct verdict *v)
 {
     int64_t mine = 0, best = 0;
     double second = -INFINITY;
@@ -127,7 +128,8 @@ static void judge_heads(const char *vectors, const char *out, struct verdict *v)
     double largest = largest_of(&theirs);
     for (int64_t i = 0; i < which.count; i++)
         for (int64_t head = 0; head < heads; head++)
-            judge_logits("code_logits", &ours, th_npy_int(&which, i) * heads + head, &theirs, i * heads + head, theirs.shape[2], largest, v);
+            judge_logits("code_logits", &ours, th_npy_int(&which, i) * heads + head, &theirs, i * heads + head, theirs.shape[2],
+                         largest, v);
     th_npy_free(&which);
     th_npy_free(&theirs);
     th_npy_free(&ours);
@@ -145,7 +147,8 @@ static void judge_frames(const char *vectors, const char *out, struct verdict *v
     for (int64_t f = 0; f < theirs.shape[0] && th_npy_float(&margins, f) >= RACE; f++) {
         int64_t last = th_npy_int(&ids, ids.count - 1), first = th_npy_int(&ids, 0), token = th_npy_int(&theirs, f * width);
         /* End of speech is one end of the candidates and not next to the band; its codes mean nothing. */
-        int eos = (token == first && th_npy_int(&ids, 1) != first + 1) || (token == last && th_npy_int(&ids, ids.count - 2) != last - 1);
+        int eos =
+            (token == first && th_npy_int(&ids, 1) != first + 1) || (token == last && th_npy_int(&ids, ids.count - 2) != last - 1);
         for (int64_t c = 0; c < (eos ? 1 : width); c++)
             if (f >= ours.shape[0] || th_npy_int(&ours, f * width + c) != th_npy_int(&theirs, f * width + c)) {
                 v->frames++;

@@ -1,7 +1,7 @@
 /* vmath.h - exp, log, sin, tanh, erf, sigmoid and silu, sixteen at a time, written with simd.h alone: the same bytes for every
- * instruction set. Errors are at most 2 ulp over the whole range (sigmoid 2.5; silu 3 above -87, below it some denormal steps); bounds
- * are tested in tests/unit/backend/test_vmath.c. Denormals are kept, NaN stays NaN, infinities give the limits (silu(-inf) is NaN:
- * -inf * 0). Coefficients: tools/oracle/fit_vmath.py. */
+ * instruction set. Errors are at most 2 ulp over the whole range (sigmoid 2.5; silu 3 above -87, below it some denormal steps);
+ * bounds are tested in tests/unit/backend/test_vmath.c. Denormals are kept, NaN stays NaN, infinities give the limits (silu(-inf)
+ * is NaN: -inf * 0). Coefficients: tools/oracle/fit_vmath.py. */
 #ifndef THESPIS_BACKEND_CPU_KERNELS_VMATH_H
 #define THESPIS_BACKEND_CPU_KERNELS_VMATH_H
 
