@@ -12,6 +12,7 @@
 
 #define TH_CODEC_FRAME 2048       /* samples */
 #define TH_CODEC_POSITIONS 327680 /* rows of the reference's rotation table */
+#define TH_CODEC_PAST 6           /* rows of context that a convolution over rows may need */
 #define TH_CODEC_MARGIN 64        /* columns in front of a signal's first one, which hold the context of its consumer */
 
 /* ---- packed weights ---------------------------------------------------------------------------------------------------------- */
@@ -78,13 +79,13 @@ struct th_codec_work {
     float *memory;
     size_t bytes;
     float *latent;            /* [4 * frames][D]: rows between stages, in turn with `other` */
-    float *other;             /* [6 + 4 * frames][max(D, first channels)] */
+    float *other;             /* [4 * frames][D] */
     float *normed;            /* [4 * frames][D] */
     float *wide;              /* [4 * frames][max(4D, 3D, inner)] */
     float *attended;          /* [4 * frames][D] */
     float *scores;            /* [heads][window rounded up to 16] */
     float *cosine, *sine;     /* [4 * frames][32] */
-    float *context;           /* [6 + 4 * frames][D]: input of a convolution over rows */
+    float *context;           /* [TH_CODEC_PAST + 4 * frames][D]: input of a convolution over rows */
     float *head;              /* [4 * piece][channels of the first block] */
     float *head_snake;        /* [1 + 4 * piece][the same] */
     float *spread;            /* [rate of block 0 * piece][channels of its units] */

@@ -235,6 +235,29 @@ static thespis_status check_blocks(const struct th_codec_block *blocks, const ch
     return THESPIS_OK;
 }
 
+static thespis_status check_transformer(const struct th_codec_transformer *transformer, int latent, const char *where,
+                                        thespis_error *error)
+{
+    if (transformer->dim != latent || transformer->heads * TH_CODEC_HEAD_DIM != latent || transformer->window < 1)
+        return th_fail(error, THESPIS_UNSUPPORTED,
+                       "codec: %s is %d wide with %d heads of %d and a window of %d; the latent width is %d", where,
+                       transformer->dim, transformer->heads, TH_CODEC_HEAD_DIM, transformer->window, latent);
+    return THESPIS_OK;
+}
+
+/* Convolutions over rows look back at most TH_CODEC_PAST rows. */
+static thespis_status check_rows(const struct th_conv *last, const struct th_convnext *next, const char *where,
+                                 thespis_error *error)
+{
+    for (int i = -1; i < TH_CODEC_STAGES; i++) {
+        int kernel = i < 0 ? last->kernel : next[i].depthwise.kernel;
+        if (kernel < 2 || kernel > TH_CODEC_PAST + 1)
+            return th_fail(error, THESPIS_UNSUPPORTED, "codec: a kernel of %s has %d taps, must be 2 to %d", where, kernel,
+                           TH_CODEC_PAST + 1);
+    }
+    return THESPIS_OK;
+}
+
 static thespis_status check(const struct th_codec *codec, thespis_error *error)
 {
     if (codec->code_width < 1 || codec->code_width > TH_CODE_WIDTH_MAX)
@@ -243,10 +266,15 @@ static thespis_status check(const struct th_codec *codec, thespis_error *error)
     if (codec->has_decoder) {
         TH_TRY(check_blocks(codec->decoder.blocks, "the decoder", error));
         TH_TRY(check_conv(&codec->decoder.last, "the decoder's last convolution", error));
+        TH_TRY(check_rows(&codec->decoder.first, codec->decoder.up_next, "the decoder", error));
+        TH_TRY(check_transformer(&codec->decoder.post, codec->latent, "the post transformer", error));
     }
     if (codec->has_encoder) {
         TH_TRY(check_blocks(codec->encoder.blocks, "the encoder", error));
         TH_TRY(check_conv(&codec->encoder.first, "the encoder's first convolution", error));
+        TH_TRY(check_rows(&codec->encoder.last, codec->encoder.down_next, "the encoder", error));
+        TH_TRY(check_transformer(&codec->encoder.transformer, codec->latent, "the encoder's transformer", error));
+        TH_TRY(check_transformer(&codec->encoder.pre, codec->latent, "the pre transformer", error));
     }
     return THESPIS_OK;
 }

@@ -80,7 +80,7 @@ static void carve_work(struct th_carver *carver, const struct th_cpu_codec *code
     work->scores = th_carve(carver, (size_t)sizes.scores, 1);
     work->cosine = th_carve(carver, rows, TH_CODEC_HEAD_DIM / 2);
     work->sine = th_carve(carver, rows, TH_CODEC_HEAD_DIM / 2);
-    work->context = th_carve(carver, rows + 6, latent);
+    work->context = th_carve(carver, rows + TH_CODEC_PAST, latent);
     if (!encoding) {
         const struct th_codec_block *block = &source->decoder.blocks[0];
         work->head = th_carve(carver, 4 * piece, (size_t)block->conv.in);

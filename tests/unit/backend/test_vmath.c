@@ -13,7 +13,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/codec.h"
 
-#define STRIDE 16381 /* of bit patterns: a prime, so that every exponent and many mantissas come by */
+#define STRIDE 4093 /* of bit patterns: a prime, so that every exponent and many mantissas come by */
 #define BATCH 4096
 
 static double sigmoid(double x)
