@@ -121,6 +121,7 @@ typedef struct thespis_engine_options {
     int lanes;                 /* requests that step together, 1..64; default 1 */
     int max_rows;              /* context of each lane, 2..16384 and <= the model's own; 0: 4096 */
     int prefill_rows;          /* prompt rows fed between two frames of running lanes, >= 1; default 64 */
+    int voice_slots;           /* prompts of voices kept ready beside the lanes, each as large as a lane, 0..64; default 2 */
     int act_quant;             /* default 1: expert inputs are quantised as the published model does; 0 only for checks */
     thespis_progress progress; /* NULL: none */
     void *progress_context;
@@ -188,6 +189,14 @@ typedef struct thespis_turn {
 
 #define THESPIS_SEED_RANDOM UINT64_MAX
 
+/* Where a long text is cut into chunks, which are spoken one after another, each with the first and the latest chunk as history. */
+typedef enum thespis_granularity {
+    THESPIS_GRANULARITY_AUTO = 0, /* not at all up to chunk_bytes and three speakers, then packed sentences */
+    THESPIS_GRANULARITY_NONE = 1, /* never: the text must fit one prompt */
+    THESPIS_GRANULARITY_SENTENCE = 2,
+    THESPIS_GRANULARITY_CLAUSE = 3
+} thespis_granularity;
+
 typedef struct thespis_request_options {
     size_t size;      /* sizeof(thespis_request_options), set by _init */
     const char *text; /* what to say; may hold <|speaker:N|> tags and [cues] */
@@ -204,6 +213,10 @@ typedef struct thespis_request_options {
     int first_chunk;   /* frames decoded before the first audio, 1..64; 0: 4. Changes latency, never a sample */
     int chunk;         /* at most so many frames at once after that, 1..64; 0: windows grow 6, 10, 12, 32, 64 */
     int strict_text;   /* default 0; 1 refuses every special token of the tokenizer in text except speaker tags */
+    thespis_granularity granularity;
+    int chunk_bytes; /* target of a chunk in bytes of UTF-8, 40..4000; 0: 300 */
+    int no_history;  /* default 0; 1: chunks do not hear what was said before them */
+    int guard;       /* default 0; 1 ends speech that loops for 4 seconds or falls silent for 3 */
 } thespis_request_options;
 
 THESPIS_API void thespis_request_options_init(thespis_request_options *options);
@@ -225,8 +238,8 @@ typedef enum thespis_finish {
     THESPIS_FINISH_LENGTH = 2,
     THESPIS_FINISH_CANCELLED = 3,
     THESPIS_FINISH_ERROR = 4,
-    THESPIS_FINISH_LOOP = 5,   /* reserved for the optional guard */
-    THESPIS_FINISH_SILENCE = 6 /* likewise */
+    THESPIS_FINISH_LOOP = 5,   /* the guard ended it */
+    THESPIS_FINISH_SILENCE = 6 /* the guard ended it */
 } thespis_finish;
 
 /* "stop", "length", ...; static storage. */
@@ -236,7 +249,10 @@ typedef struct thespis_outcome {
     size_t size; /* sizeof(thespis_outcome), set by the caller */
     thespis_finish finish;
     uint64_t seed;
-    int prompt_rows;
+    int chunks;                 /* pieces the text was cut into */
+    int chunks_done;            /* of them spoken */
+    int prompt_rows;            /* of all chunks begun */
+    int cached_rows;            /* of those, copied from a voice kept ready instead of fed */
     int frames;                 /* frames of audio drawn so far; samples = frames * 2048 once finished */
     double queue_seconds;       /* from _start to the first row on a lane */
     double prefill_seconds;     /* from then to the first frame */
@@ -249,6 +265,19 @@ typedef struct thespis_outcome {
 /* May be called at any time; final once _read has returned 0 samples or a failure. */
 THESPIS_API thespis_status thespis_request_get_outcome(const thespis_request *request, thespis_outcome *outcome,
                                                        thespis_error *error);
+
+typedef struct thespis_chunk_info {
+    size_t size;      /* sizeof(thespis_chunk_info), set by the caller */
+    const char *text; /* what was given to the model; not ended by a zero byte; alive until _free */
+    size_t text_bytes;
+    size_t source_begin, source_end; /* the bytes of the request's text it came from */
+    int first_frame, frames;         /* where it lies in the audio; -1, 0 while it has not begun */
+    thespis_finish finish;           /* NONE: not spoken yet */
+} thespis_chunk_info;
+
+/* Chunk 0..outcome.chunks-1. May be called at any time. */
+THESPIS_API thespis_status thespis_request_get_chunk(const thespis_request *request, int index, thespis_chunk_info *info,
+                                                     thespis_error *error);
 
 /* Frames of a finished request: codes [codebooks][frames] as drawn (before the codec's clamp), the library's, alive until _free.
  * Fit for thespis_turn and thespis_voice_add_codes. Fails with THESPIS_INVALID before the end. */

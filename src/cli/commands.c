@@ -17,10 +17,12 @@ const struct cli_command cli_commands[] = {
     {"decode", CLI_DECODE, "decode [options] CODES", "turn codec codes into audio",
      "Decodes a .npy or .json of codes: 2,048 samples a frame. Needs only the codec.",
      "  thespis decode --codec codec.pth anna.npy --out anna-again.wav\n", cli_decode},
-    {"inspect", CLI_INSPECT, "inspect checkpoint|tokens|prompt [options] [TEXT]", "look at a checkpoint, a text's tokens, a prompt",
+    {"inspect", CLI_INSPECT, "inspect checkpoint|tokens|prompt|chunks [options] [TEXT]",
+     "look at a checkpoint, a text's tokens, prompt or chunks",
      "checkpoint [DIR]   the model's numbers and tensors, after all checks\n"
      "tokens TEXT        the ids of one segment of text\n"
-     "prompt TEXT        the segments and rows that TEXT becomes",
+     "prompt TEXT        the segments and rows that TEXT becomes\n"
+     "chunks TEXT        where a long TEXT is cut",
      "  thespis inspect checkpoint models/stage\n"
      "  thespis inspect tokens --json \"Hello there.\"\n",
      cli_inspect},

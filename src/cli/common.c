@@ -61,8 +61,18 @@ int cli_engine_options(const struct cli_settings *s, int codec_only, thespis_eng
     options->threads = s->threads;
     options->max_rows = s->max_rows;
     options->prefill_rows = s->prefill_rows;
+    options->voice_slots = s->voice_slots;
+    if (s->lanes > 0) options->lanes = s->lanes;
     options->act_quant = !s->no_act_quant;
     return 0;
+}
+
+thespis_granularity cli_granularity(const struct cli_settings *settings)
+{
+    static const char *const names[] = {"auto", "none", "sentence", "clause"};
+    int i = 0;
+    while (i < THESPIS_GRANULARITY_CLAUSE && strcmp(names[i], settings->granularity) != 0) i++;
+    return (thespis_granularity)i;
 }
 
 int cli_watched(const struct cli_settings *settings)

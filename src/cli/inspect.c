@@ -54,6 +54,19 @@ static void print_prompt(const json_t *tree)
     }
 }
 
+static void print_chunks(const json_t *tree)
+{
+    size_t i;
+    json_t *chunk;
+    json_array_foreach(json_object_get(tree, "chunks"), i, chunk)
+    {
+        char *quoted = json_dumps(json_object_get(chunk, "text"), JSON_ENCODE_ANY);
+        printf("%4zu  %5lld bytes  %s\n", i, (long long)json_integer_value(json_object_get(chunk, "bytes")),
+               quoted != NULL ? quoted : "?");
+        free(quoted);
+    }
+}
+
 static int print(const json_t *tree, const char *what, int json)
 {
     if (json)
@@ -62,6 +75,8 @@ static int print(const json_t *tree, const char *what, int json)
         print_tokens(tree);
     else if (strcmp(what, "prompt") == 0)
         print_prompt(tree);
+    else if (strcmp(what, "chunks") == 0)
+        print_chunks(tree);
     else
         print_tree(tree, 0);
     if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
@@ -69,12 +84,22 @@ static int print(const json_t *tree, const char *what, int json)
     return 1;
 }
 
+static thespis_status look(const struct cli_settings *s, const char *what, const char *folder, const char *word, json_t **tree,
+                           thespis_error *error)
+{
+    if (strcmp(what, "checkpoint") == 0) return th_inspect_checkpoint(folder, tree, error);
+    if (strcmp(what, "tokens") == 0) return th_inspect_tokens(folder, word, strlen(word), tree, error);
+    if (strcmp(what, "chunks") == 0) return th_inspect_chunks(word, strlen(word), cli_granularity(s), s->chunk_bytes, tree, error);
+    return th_inspect_prompt(folder, word, strlen(word), s->refs, s->ref_texts, s->ref_count, tree, error);
+}
+
 int cli_inspect(const struct cli_settings *s)
 {
-    const char *what = s->word_count > 0 ? s->words[0] : "";
-    const char *word = s->word_count == 2 ? s->words[1] : NULL;
-    int checkpoint = strcmp(what, "checkpoint") == 0, tokens = strcmp(what, "tokens") == 0, prompt = strcmp(what, "prompt") == 0;
-    if (!checkpoint && !tokens && !prompt) return cli_misuse("inspect takes checkpoint, tokens or prompt");
+    static const char *const kinds[] = {"checkpoint", "tokens", "prompt", "chunks"};
+    const char *what = s->word_count > 0 ? s->words[0] : "", *word = s->word_count == 2 ? s->words[1] : NULL;
+    int checkpoint = strcmp(what, "checkpoint") == 0, known = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known |= strcmp(what, kinds[i]) == 0;
+    if (!known) return cli_misuse("inspect takes checkpoint, tokens, prompt or chunks");
     if (s->word_count > 2 || (!checkpoint && word == NULL))
         return cli_misuse("inspect %s takes one %s", what, checkpoint ? "DIR" : "TEXT");
     struct cli_settings with = *s;
@@ -84,11 +109,7 @@ int cli_inspect(const struct cli_settings *s)
     if (bad != 0) return bad;
     thespis_error error;
     json_t *tree = NULL;
-    thespis_status status =
-        checkpoint ? th_inspect_checkpoint(options.checkpoint, &tree, &error)
-        : tokens   ? th_inspect_tokens(options.checkpoint, word, strlen(word), &tree, &error)
-                   : th_inspect_prompt(options.checkpoint, word, strlen(word), s->refs, s->ref_texts, s->ref_count, &tree, &error);
-    if (status != THESPIS_OK) return cli_fail(&error);
+    if (look(s, what, options.checkpoint, word, &tree, &error) != THESPIS_OK) return cli_fail(&error);
     bad = print(tree, what, s->json);
     json_decref(tree);
     return bad;

@@ -37,6 +37,19 @@ static const struct option table[] = {
     {CLI_SPEAK, "Text", "--strict-text", NULL, FLAG, AT(strict_text), 0, 0, NULL, NULL,
      "Refuse every special token of the tokenizer in the text except speaker tags."},
 
+    {CLI_SPEAK | CLI_INSPECT, "Text", "--granularity", "NAME", CHOICE, AT(granularity), 0, 0, "auto none sentence clause", "auto",
+     "Where a long text is cut: auto packs sentences into chunks of 300 bytes, none needs it to fit one prompt."},
+    {CLI_SPEAK | CLI_INSPECT, "Text", "--chunk-bytes", "N", INTEGER, AT(chunk_bytes), 40, 4000, NULL, "300",
+     "Target of a chunk in bytes."},
+    {CLI_SPEAK, "Text", "--no-history", NULL, FLAG, AT(no_history), 0, 0, NULL, NULL,
+     "Chunks do not hear what was said before them."},
+    {CLI_SPEAK, "Text", "--srt", "FILE", TEXT, AT(srt), 0, 0, NULL, NULL,
+     "Write where each chunk lies in the audio, as subtitles."},
+    {CLI_SPEAK, "Text", "--batch", "FILE.jsonl", TEXT, AT(batch), 0, 0, NULL, NULL,
+     "Render many takes: each line is {\"text\", \"out\"} and, if wanted, \"seed\", \"voice\", \"ref\", \"ref_text\", \"srt\". "
+     "Files that "
+     "are there already are kept, so a batch can be taken up again."},
+
     {CLI_SPEAK, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "speech.wav",
      "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
     {CLI_DECODE, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "decoded.wav",
@@ -55,6 +68,8 @@ static const struct option table[] = {
      "Draw from the N likeliest tokens at most; code heads never use more than 30."},
     {CLI_SPEAK | CLI_CHECK, "Drawing", "--greedy", NULL, FLAG, AT(greedy), 0, 0, NULL, NULL,
      "Always the likeliest token. For checks: it loops audibly."},
+    {CLI_SPEAK, "Drawing", "--guard", NULL, FLAG, AT(guard), 0, 0, NULL, NULL,
+     "End speech that loops for 4 seconds or falls silent for 3."},
     {CLI_SPEAK | CLI_CHECK, "Drawing", "--max-frames", "N", INTEGER, AT(max_frames), 1, 2048, NULL, NULL,
      "Stop after N frames of 46 ms. Default: as many as fit the context, at most 2048."},
 
@@ -93,6 +108,10 @@ static const struct option table[] = {
     {ENGINE, "Model", "--threads", "N", INTEGER, AT(threads), 0, 256, NULL, "0", "0: one for each processor. Changes no byte."},
     {CLI_SPEAK | CLI_CHECK, "Model", "--max-rows", "N", INTEGER, AT(max_rows), 2, 16384, NULL, NULL,
      "Context: rows of prompt and frames together. Default: 4096, or what the model has if that is less."},
+    {CLI_SPEAK, "Model", "--lanes", "N", INTEGER, AT(lanes), 1, 64, NULL, "1",
+     "Takes of a batch that are made together. Changes no byte."},
+    {CLI_SPEAK, "Model", "--voice-slots", "N", INTEGER, AT(voice_slots), 0, 64, NULL, "1",
+     "Voices whose prompt is kept ready, each as large as a lane. Changes no byte."},
     {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
      "Rows of a prompt that are fed at once. Changes no byte."},
 

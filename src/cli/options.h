@@ -21,6 +21,8 @@ struct cli_settings {
     double temperature, top_p;
     int64_t top_k, seed; /* seed -1: drawn */
     int greedy, max_frames, first_chunk, chunk, strict_text;
+    const char *granularity, *srt, *batch;
+    int chunk_bytes, no_history, guard, voice_slots;
 
     const char *out, *format;
     double max_seconds;
@@ -56,6 +58,10 @@ int cli_fail(const thespis_error *error);
 int cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Engine options from settings. codec_only: no model is opened when --codec is given. Returns 0, or 2 after telling. */
 int cli_engine_options(const struct cli_settings *settings, int codec_only, thespis_engine_options *options);
+/* The stored voice of that name; *voice is NULL for name NULL. The caller frees it. */
+thespis_status cli_voice_of(const struct cli_settings *settings, thespis_engine *engine, const char *name, thespis_voice **voice,
+                            thespis_error *error);
+thespis_granularity cli_granularity(const struct cli_settings *settings);
 /* Is there someone watching standard error? Progress is drawn only then, and not with --quiet. */
 int cli_watched(const struct cli_settings *settings);
 /* Draws "job 42 % 3.1 s left"; done == total clears the line. A thespis_progress. */

@@ -1,15 +1,13 @@
 /* speak.c - `thespis speak`: text in, audio out while it is being made. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/options.h"
-#include "engine/files.h"
+#include "cli/batch.h"
+#include "cli/take.h"
 
 #define MOST_TEXT ((size_t)16 << 20)
-#define PIECE 8192 /* samples read at once */
 
 /* What speaking holds; all of it is released by close_all. */
 struct speech {
@@ -18,10 +16,9 @@ struct speech {
     size_t text_bytes;
     thespis_engine *engine;
     thespis_voice *voice;
-    thespis_request *request;
-    struct th_sound_writer sound;
-    int sound_open;
+    thespis_outcome outcome;
     struct cli_progress progress;
+    double speaking; /* since when */
 };
 
 static thespis_status read_stream(FILE *in, struct speech *s, thespis_error *error)
@@ -72,68 +69,27 @@ static thespis_status make_voice(struct speech *s, thespis_error *error)
     return THESPIS_OK;
 }
 
-static thespis_status ask(struct speech *s, thespis_error *error)
-{
-    const struct cli_settings *o = s->settings;
-    thespis_request_options r;
-    thespis_request_options_init(&r);
-    r.text = s->text;
-    r.text_bytes = s->text_bytes;
-    r.voice = s->voice;
-    r.temperature = (float)o->temperature;
-    r.top_p = (float)o->top_p;
-    r.top_k = (int32_t)o->top_k;
-    if (o->seed >= 0) r.seed = (uint64_t)o->seed;
-    r.greedy = o->greedy;
-    r.max_frames = o->max_frames;
-    r.first_chunk = o->first_chunk;
-    r.chunk = o->chunk;
-    r.strict_text = o->strict_text;
-    return thespis_request_start(s->engine, &r, &s->request, error);
-}
-
 /* How long it takes is known only at the end, so this tells what is there and how fast it comes. */
-static void draw_progress(struct speech *s, size_t samples, double started)
+static void draw_progress(void *context, size_t samples)
 {
+    struct speech *s = context;
     double now = th_now(), audio = (double)samples / THESPIS_SAMPLE_RATE;
-    if (!cli_watched(s->settings) || now - s->progress.drawn < 0.1) return;
+    if (now - s->progress.drawn < 0.1) return;
     s->progress.drawn = now;
-    fprintf(stderr, "\rspeaking: %.1f s of audio, %.1fx real time\033[K", audio, audio / (now - started));
-}
-
-static thespis_status pump(struct speech *s, thespis_error *error)
-{
-    static const struct {
-        const char *name;
-        enum th_sound_format format;
-    } formats[] = {{"wav", TH_SOUND_WAV16}, {"wav32f", TH_SOUND_WAV32F}, {"pcm", TH_SOUND_PCM16}};
-    size_t f = 0, count = 0, total = 0;
-    while (strcmp(formats[f].name, s->settings->format) != 0) f++;
-    float samples[PIECE];
-    double started = th_now();
-    TH_TRY(th_sound_open(s->settings->out, formats[f].format, THESPIS_SAMPLE_RATE, &s->sound, error));
-    s->sound_open = 1;
-    for (;;) {
-        TH_TRY(thespis_request_read(s->request, samples, PIECE, &count, error));
-        if (count == 0) break;
-        TH_TRY(th_sound_write(&s->sound, samples, count, error));
-        draw_progress(s, total += count, started);
-    }
-    s->sound_open = 0;
-    return th_sound_close(&s->sound, error);
+    fprintf(stderr, "\rspeaking: %.1f s of audio, %.1fx real time\033[K", audio, audio / (now - s->speaking));
 }
 
 /* The closing line: what came out, how fast, why it ended, and the seed that repeats it. */
 static void tell(const struct speech *s)
 {
-    thespis_outcome o = {.size = sizeof o};
-    thespis_error error;
-    if (s->settings->quiet || thespis_request_get_outcome(s->request, &o, &error) != THESPIS_OK) return;
-    double audio = (double)o.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE;
+    const thespis_outcome *o = &s->outcome;
+    if (s->settings->quiet) return;
+    double audio = (double)o->frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE;
     if (cli_watched(s->settings)) fputs("\r\033[K", stderr);
-    fprintf(stderr, "%d frames, %.2f s of audio, first audio after %.2f s, %.2fx real time, %s, seed %llu\n", o.frames, audio,
-            o.first_audio_seconds, o.total_seconds > 0 ? audio / o.total_seconds : 0, thespis_finish_name(o.finish),
-            (unsigned long long)o.seed);
+    if (o->chunks > 1) fprintf(stderr, "%d chunks, ", o->chunks);
+    fprintf(stderr, "%d frames, %.2f s of audio, first audio after %.2f s, %.2fx real time, %s, seed %llu\n", o->frames, audio,
+            o->first_audio_seconds, o->total_seconds > 0 ? audio / o->total_seconds : 0, thespis_finish_name(o->finish),
+            (unsigned long long)o->seed);
 }
 
 static thespis_status speak(struct speech *s, const thespis_engine_options *options, thespis_error *error)
@@ -141,14 +97,22 @@ static thespis_status speak(struct speech *s, const thespis_engine_options *opti
     TH_TRY(read_text(s, error));
     TH_TRY(thespis_engine_open(options, &s->engine, error));
     TH_TRY(make_voice(s, error));
-    TH_TRY(ask(s, error));
-    return pump(s, error);
+    s->speaking = th_now();
+    struct cli_take take = {.engine = s->engine,
+                            .settings = s->settings,
+                            .text = s->text,
+                            .text_bytes = s->text_bytes,
+                            .voice = s->voice,
+                            .seed = s->settings->seed,
+                            .out = s->settings->out,
+                            .srt = s->settings->srt,
+                            .heard = cli_watched(s->settings) ? draw_progress : NULL,
+                            .context = s};
+    return cli_take_run(&take, &s->outcome, error);
 }
 
 static void close_all(struct speech *s)
 {
-    if (s->sound_open) th_sound_discard(&s->sound);
-    thespis_request_free(s->request);
     thespis_voice_free(s->voice);
     thespis_engine_close(s->engine);
     free(s->text);
@@ -156,6 +120,7 @@ static void close_all(struct speech *s)
 
 int cli_speak(const struct cli_settings *settings)
 {
+    if (settings->batch != NULL) return cli_batch(settings);
     if (settings->word_count > 1) return cli_misuse("speak takes one TEXT: put it in quotes");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");

@@ -2,6 +2,7 @@
  *
  * The codec carries its state from window to window, so windows decide when samples come, never what they are. */
 #include <fenv.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -28,11 +29,27 @@ static int window_ready(const struct thespis_request *r)
     return n <= room ? n : 0;
 }
 
+/* codes [codebooks][ready] from frames [ready][1 + codebooks]. */
+static void transpose_codes(const struct thespis_engine *e, struct thespis_request *r)
+{
+    int books = e->parts.codebooks;
+    thespis_error error;
+    thespis_status status = TH_ALLOC(&r->codes, (size_t)r->ready * (size_t)books, "codes", &error);
+    if (status != THESPIS_OK) {
+        th_request_fail(r, status, &error);
+        return;
+    }
+    for (int f = 0; f < r->ready; f++)
+        for (int b = 0; b < books; b++)
+            r->codes[(size_t)b * (size_t)r->ready + (size_t)f] = r->frames[(size_t)f * (size_t)(1 + books) + 1 + (size_t)b];
+}
+
 /* Marks as done what needs no more decoding, so that readers see the end. */
 static void settle(struct thespis_engine *e)
 {
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
         if (r->phase != TH_DRAWN || (r->status == THESPIS_OK && r->decoded < r->ready)) continue;
+        transpose_codes(e, r);
         r->phase = TH_DONE;
         r->ended = th_now();
         pthread_cond_broadcast(&r->changed);
@@ -56,6 +73,45 @@ static void put_into_ring(struct thespis_request *r, const float *samples, size_
     memcpy(r->ring + at, samples, first * sizeof *samples);
     memcpy(r->ring, samples + first, (count - first) * sizeof *samples);
     r->ring_count += count;
+}
+
+/* ---- the guard against silence ----------------------------------------------------------------------------------------------- */
+
+#define SILENCE 0.002f /* no sample of a silent frame is further from 0: -54 dB */
+
+static int is_silent(const float *samples)
+{
+    for (int i = 0; i < THESPIS_FRAME_SAMPLES; i++)
+        if (fabsf(samples[i]) > SILENCE) return 0;
+    return 1;
+}
+
+/* Ends the request after the frames decoded so far. */
+static void cut_off(struct thespis_request *r)
+{
+    r->cut = 1;
+    r->ready = r->decoded;
+    r->finish = THESPIS_FINISH_SILENCE;
+    for (size_t i = 0; i < r->takes.chunks.count; i++) {
+        struct th_take *take = &r->takes.take[i];
+        int left = r->ready - take->first_frame;
+        if (take->first_frame < 0) continue;
+        if (left < take->frames || take->finish == THESPIS_FINISH_NONE) {
+            take->frames = left > 0 ? left : 0;
+            take->finish = THESPIS_FINISH_SILENCE;
+        }
+    }
+}
+
+/* Frames of a window of n that are wanted: all, or those up to the end of a long silence. Decided frame by frame, so windows do not
+ * matter. */
+static int frames_before_cut(struct thespis_request *r, const float *samples, int n)
+{
+    for (int f = 0; r->guard && f < n; f++) {
+        r->silent = is_silent(samples + (size_t)f * THESPIS_FRAME_SAMPLES) ? r->silent + 1 : 0;
+        if (r->silent == TH_SILENT_FRAMES) return f + 1;
+    }
+    return n;
 }
 
 /* Decodes one window of r. Called and left with the mutex held; r cannot be freed while in_codec is set. */
@@ -82,10 +138,12 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
         th_request_fail(r, status, &error);
         r->cancelled = 1; /* takes it off its lane */
     } else {
-        put_into_ring(r, samples, (size_t)n * THESPIS_FRAME_SAMPLES);
-        r->decoded += n;
+        int wanted = frames_before_cut(r, samples, n);
+        put_into_ring(r, samples, (size_t)wanted * THESPIS_FRAME_SAMPLES);
+        r->decoded += wanted;
         r->windows++;
         if (r->first_audio == 0) r->first_audio = th_now();
+        if (r->silent >= TH_SILENT_FRAMES) cut_off(r);
     }
     pthread_cond_broadcast(&r->changed);
     pthread_cond_signal(&e->driver_wake);

@@ -550,8 +550,11 @@ thespis_status th_check_run(const struct th_check_options *options, th_check_lin
                             thespis_error *error)
 {
     struct check k = {.options = options};
+    thespis_engine_options engine = options->engine;
+    engine.lanes = 1;
+    engine.voice_slots = 0;
     *differences = 0;
-    TH_TRY(th_parts_open(&options->engine, options->codec != NULL ? TH_PARTS_NEED_CODEC : 0, &k.parts, error));
+    TH_TRY(th_parts_open(&engine, options->codec != NULL ? TH_PARTS_NEED_CODEC : 0, &k.parts, error));
     thespis_status status = run(&k, error);
     if (status == THESPIS_OK && options->out != NULL) status = th_arrays_write(&k.got.arrays, options->out, error);
     if (status == THESPIS_OK && options->against != NULL)

@@ -25,32 +25,24 @@ static void leave_lane(struct thespis_engine *e, struct thespis_request *r)
     r->lane = -1;
 }
 
-/* codes [codebooks][ready] from frames [ready][1 + codebooks]. */
-static void transpose_codes(const struct thespis_engine *e, struct thespis_request *r)
-{
-    int books = e->parts.codebooks;
-    for (int f = 0; f < r->ready; f++)
-        for (int b = 0; b < books; b++) r->codes[(size_t)b * r->ready + f] = r->frames[(size_t)f * (1 + books) + 1 + b];
-}
-
 /* Drawing has ended, well or not; the codec thread does the rest. */
 static void end_drawing(struct thespis_engine *e, struct thespis_request *r)
 {
     leave_lane(e, r);
-    transpose_codes(e, r);
     r->phase = TH_DRAWN;
     if (r->last_frame == 0) r->last_frame = th_now();
     pthread_cond_signal(&e->codec_wake);
     pthread_cond_broadcast(&r->changed);
 }
 
-static void end_cancelled(struct thespis_engine *e)
+/* Those that a caller cancelled or the codec thread cut off leave their lanes. */
+static void end_early(struct thespis_engine *e)
 {
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
-        if (!r->cancelled || r->phase >= TH_DRAWN) continue;
+        if (r->phase >= TH_DRAWN || !(r->cancelled || r->cut)) continue;
         thespis_error error;
         th_fail(&error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
-        th_request_fail(r, THESPIS_CANCELLED, &error);
+        if (r->cancelled) th_request_fail(r, THESPIS_CANCELLED, &error);
         end_drawing(e, r);
     }
 }
@@ -96,40 +88,122 @@ static int collect_steps(struct thespis_engine *e, struct th_step *steps, int32_
     return n;
 }
 
-/* One piece of r's prompt. Without the mutex: only the driver touches lanes. */
+/* Builds the prompt of the current chunk. Without the mutex: only the driver writes frames, and only it reads the takes. */
+static thespis_status build_prompt(struct thespis_engine *e, struct thespis_request *r, thespis_error *error)
+{
+    int context = e->parts.max_rows;
+    int most = context - 1 < TH_MAX_PROMPT_ROWS ? context - 1 : TH_MAX_PROMPT_ROWS;
+    if (r->frame_limit > 0 && context - r->frame_limit < most) most = context - r->frame_limit;
+    TH_TRY(th_takes_prompt(&r->takes, e->parts.tokenizer, &e->parts.shape, r->frames, most, &r->rows, error));
+    return th_request_plan(e, r, error);
+}
+
+/* Begins the lane: from a slot that holds the voice's system block, if there is one. */
+static thespis_status begin_lane(struct thespis_engine *e, struct thespis_request *r, thespis_error *error)
+{
+    struct th_backend *backend = e->parts.backend;
+    struct th_sampling sampling = r->sampling;
+    sampling.row = (uint32_t)r->takes.at;
+    char key[65];
+    int slot = -1;
+    if (r->rows.system_count >= TH_SLOT_LEAST_ROWS) {
+        th_slot_key(&r->rows, key);
+        slot = th_slots_find(&e->slots, key);
+    }
+    if (slot < 0) return backend->ops->begin(backend, r->lane, &sampling, error);
+    TH_TRY(backend->ops->copy(backend, slot, r->lane, error));
+    r->fed = r->copied = r->rows.system_count;
+    return backend->ops->resample(backend, r->lane, &sampling, error);
+}
+
+/* One piece of r's prompt; a piece ends where the system block ends, so that the state there can be kept. */
 static thespis_status feed_piece(struct thespis_engine *e, struct thespis_request *r, thespis_error *error)
 {
     struct th_backend *backend = e->parts.backend;
-    if (r->fed == 0) TH_TRY(backend->ops->begin(backend, r->lane, &r->sampling, error));
-    size_t left = r->rows.count - r->fed;
+    if (r->rows.count == 0) TH_TRY(build_prompt(e, r, error));
+    if (r->fed == 0) TH_TRY(begin_lane(e, r, error));
+    size_t system = r->rows.system_count, end = r->fed < system ? system : r->rows.count, left = end - r->fed;
     int n = left < (size_t)e->prefill_rows ? (int)left : e->prefill_rows;
-    TH_TRY(backend->ops->feed(backend, r->lane, r->rows.data + r->fed * r->rows.width, n, error));
+    TH_TRY(backend->ops->feed(backend, r->lane, r->rows.data + r->fed * (size_t)r->rows.width, n, error));
     r->fed += (size_t)n;
+    if (r->fed == system && system >= TH_SLOT_LEAST_ROWS) {
+        char key[65];
+        th_slot_key(&r->rows, key);
+        th_slots_keep(&e->slots, backend, r->lane, key);
+    }
     return THESPIS_OK;
 }
 
-static void after_feed(struct thespis_engine *e, struct thespis_request *r, thespis_status status, const thespis_error *error)
+/* Room for the frames of the chunk that begins now. The codec thread reads frames under the mutex, held here. */
+static thespis_status grow_frames(struct thespis_engine *e, struct thespis_request *r, thespis_error *error)
 {
+    int need = r->drawn + r->max_frames;
+    if (need <= r->capacity) return THESPIS_OK;
+    size_t size = (size_t)(1 + e->parts.codebooks) * sizeof *r->frames;
+    int32_t *grown = th_realloc(r->frames, (size_t)r->capacity, (size_t)need, size);
+    if (grown == NULL) return th_fail_memory(error, "frames", (size_t)need * size);
+    r->frames = grown;
+    r->capacity = need;
+    return THESPIS_OK;
+}
+
+static void after_feed(struct thespis_engine *e, struct thespis_request *r, thespis_status status, thespis_error *error)
+{
+    struct th_take *take = &r->takes.take[r->takes.at];
+    if (status == THESPIS_OK && take->prompt_rows == 0) {
+        take->prompt_rows = (int)r->rows.count;
+        r->prompt_rows += take->prompt_rows;
+        r->cached_rows += (int)r->copied;
+    }
+    if (status == THESPIS_OK && r->fed == r->rows.count) {
+        take->first_frame = r->ready;
+        r->phase = TH_GENERATE;
+        status = grow_frames(e, r, error);
+    }
     if (status != THESPIS_OK) {
         th_request_fail(r, status, error);
         end_drawing(e, r);
-    } else if (r->fed == r->rows.count) {
-        r->phase = TH_GENERATE;
     }
 }
 
-static void finish(struct thespis_engine *e, struct thespis_request *r, thespis_finish reason)
+/* The chunk is spoken: on to the next, or the end. */
+static void finish_chunk(struct thespis_engine *e, struct thespis_request *r, thespis_finish reason)
 {
-    if (reason == THESPIS_FINISH_LENGTH && r->held) r->ready++;
+    struct th_take *take = &r->takes.take[r->takes.at];
+    if (r->held && reason == THESPIS_FINISH_STOP) r->drawn--;
+    if (r->held && reason != THESPIS_FINISH_STOP) r->ready++;
     r->held = 0;
-    r->finish = reason;
+    take->finish = reason;
+    take->frames = r->ready - take->first_frame;
+    if (r->finish == THESPIS_FINISH_NONE || r->finish == THESPIS_FINISH_STOP) r->finish = reason;
+    if (r->takes.at + 1 < r->takes.chunks.count) {
+        r->takes.at++;
+        r->fed = r->copied = 0;
+        th_rows_free(&r->rows);
+        r->phase = TH_PREFILL;
+        return;
+    }
     if (r->ready == 0) {
         thespis_error error;
         th_fail(&error, THESPIS_INVALID, "the model ended its speech at once: generated no audio frames");
-        r->finish = THESPIS_FINISH_NONE;
         th_request_fail(r, error.status, &error);
     }
     end_drawing(e, r);
+}
+
+/* Has the main token gone round in circles of at most 8 frames for TH_LOOP_FRAMES? */
+static int loops(const struct thespis_engine *e, struct thespis_request *r)
+{
+    int width = 1 + e->parts.codebooks, begin = r->takes.take[r->takes.at].first_frame, n = r->drawn - begin;
+    for (int period = 1; period <= 8; period++) {
+        int i = 0;
+        while (i < TH_LOOP_FRAMES && i + period < n &&
+               r->frames[(size_t)(r->drawn - 1 - i) * (size_t)width] ==
+                   r->frames[(size_t)(r->drawn - 1 - i - period) * (size_t)width])
+            i++;
+        if (i == TH_LOOP_FRAMES) return 1;
+    }
+    return 0;
 }
 
 /* A new frame. The model often draws code 0 = 0 right before it ends; decoded, that frame is a click. So such a frame is held back
@@ -138,17 +212,20 @@ static void take_frame(struct thespis_engine *e, struct thespis_request *r, cons
 {
     const struct th_config *config = &e->parts.model->config;
     if (r->first_frame == 0) r->first_frame = th_now();
+    r->last_frame = th_now();
     if (frame[0] == config->eos) {
-        finish(e, r, THESPIS_FINISH_STOP);
+        finish_chunk(e, r, THESPIS_FINISH_STOP);
         return;
     }
     if (r->held) r->ready++;
-    memcpy(r->frames + (size_t)r->drawn * config->frame_width, frame, (size_t)config->frame_width * sizeof *frame);
+    memcpy(r->frames + (size_t)r->drawn * (size_t)config->frame_width, frame, (size_t)config->frame_width * sizeof *frame);
     r->drawn++;
     r->held = frame[0] == config->semantic_start;
     if (!r->held) r->ready++;
-    r->last_frame = th_now();
-    if (r->drawn == r->max_frames) finish(e, r, THESPIS_FINISH_LENGTH);
+    if (r->drawn - r->takes.take[r->takes.at].first_frame == r->max_frames)
+        finish_chunk(e, r, THESPIS_FINISH_LENGTH);
+    else if (r->guard && loops(e, r))
+        finish_chunk(e, r, THESPIS_FINISH_LOOP);
 }
 
 static void after_step(struct thespis_engine *e, const struct th_step *steps, int n)
@@ -158,7 +235,7 @@ static void after_step(struct thespis_engine *e, const struct th_step *steps, in
         if (steps[i].status != THESPIS_OK) {
             th_request_fail(r, steps[i].status, &steps[i].error);
             end_drawing(e, r);
-        } else {
+        } else if (!r->cut) {
             take_frame(e, r, steps[i].frame);
         }
     }
@@ -203,7 +280,7 @@ void *th_driver_main(void *argument)
     fesetenv(FE_DFL_ENV); /* the caller's thread may flush denormals */
     pthread_mutex_lock(&e->mutex);
     while (!e->closing) {
-        end_cancelled(e);
+        end_early(e);
         admit(e);
         if (!round_of_work(e)) pthread_cond_wait(&e->driver_wake, &e->mutex);
     }

@@ -19,6 +19,7 @@ void thespis_engine_options_init(thespis_engine_options *options)
     options->size = sizeof *options;
     options->lanes = 1;
     options->prefill_rows = 64;
+    options->voice_slots = 2;
     options->act_quant = 1;
 }
 
@@ -35,6 +36,8 @@ static thespis_status open_engine(const thespis_engine_options *options, thespis
     TH_TRY(th_parts_open(options, TH_PARTS_NEED_CODEC, &e->parts, error));
     e->lanes = options->lanes;
     e->prefill_rows = options->prefill_rows;
+    e->slots.first_lane = options->lanes;
+    e->slots.count = options->voice_slots;
     e->progress = options->progress;
     e->progress_context = options->progress_context;
     if (e->parts.model == NULL) return THESPIS_OK; /* the codec alone needs no threads of its own */

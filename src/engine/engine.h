@@ -11,6 +11,8 @@
 #include <pthread.h>
 
 #include "engine/parts.h"
+#include "engine/prompt_slots.h"
+#include "engine/takes.h"
 
 #define TH_MAX_FRAMES 2048 /* of one request */
 #define TH_MAX_PROMPT_ROWS 8192
@@ -18,6 +20,8 @@
 #define TH_MAX_WAITING 1024 /* requests in line for a lane */
 #define TH_AHEAD_FRAMES 256 /* drawn but not yet decoded: more, and the lane waits for its reader */
 #define TH_RING_FRAMES 128  /* decoded but not yet read */
+#define TH_LOOP_FRAMES 86   /* 4 s of the same few main tokens: the guard calls it a loop */
+#define TH_SILENT_FRAMES 65 /* 3 s: the guard calls it silence */
 
 struct thespis_voice {
     thespis_engine *engine;
@@ -27,7 +31,7 @@ struct thespis_voice {
 
 enum th_phase {
     TH_WAITING,  /* in line for a lane */
-    TH_PREFILL,  /* on a lane, prompt not yet fed whole */
+    TH_PREFILL,  /* on a lane, prompt of the current chunk not yet fed whole */
     TH_GENERATE, /* on a lane, drawing */
     TH_DRAWN,    /* off its lane: all frames are there (or it failed) */
     TH_DONE      /* all audio is in the ring (or it failed): neither thread touches it again */
@@ -38,17 +42,20 @@ struct thespis_request {
     struct thespis_request *next; /* engine.requests, oldest first */
 
     /* Set at start, then read-only. */
-    struct th_rows rows; /* the prompt */
-    struct th_sampling sampling;
-    int max_frames;
-    int first_chunk, chunk;
+    struct th_sampling sampling; /* of the first chunk; others have their index as row */
+    int frame_limit;             /* of one chunk; 0: as many as fit */
+    int first_chunk, chunk;      /* windows of audio */
+    int guard;
     double started; /* th_now */
 
-    /* The driver's own. */
-    int lane;   /* -1: none */
-    size_t fed; /* prompt rows so far */
-    int drawn;  /* frames drawn, end of speech not counted */
-    int held;   /* 1: the last frame drawn waits to see whether speech goes on */
+    /* The driver's own, but for takes.take and takes.at. */
+    struct th_takes takes; /* chunks of the text, voice, history */
+    struct th_rows rows;   /* the current chunk's prompt; empty: not built yet */
+    int lane;              /* -1: none */
+    size_t fed;            /* prompt rows so far */
+    size_t copied;         /* of them, from a slot */
+    int max_frames;        /* of the current chunk */
+    int held;              /* 1: the last frame drawn waits to see whether speech goes on */
 
     /* Under engine.mutex. */
     enum th_phase phase;
@@ -56,9 +63,15 @@ struct thespis_request {
     thespis_finish finish;
     thespis_status status; /* not OK: failed, with error */
     thespis_error error;
-    int32_t *frames; /* [max_frames][1 + codebooks]; the first `ready` are final */
+    int32_t *frames; /* [capacity][1 + codebooks]; the first `ready` are final */
+    int capacity;
+    int drawn;                  /* frames drawn, end of speech not counted; ready <= drawn <= ready + 1 */
     int ready;
-    int32_t *codes;             /* [codebooks][ready], filled when drawing ended */
+    int32_t *codes;             /* [codebooks][ready], filled when it is done */
+    int prompt_rows;            /* of all chunks begun */
+    int cached_rows;            /* of them, copied from a slot */
+    int silent;                 /* frames of silence at the end of what is decoded, for the guard */
+    int cut;                    /* the guard ended it: `ready` grows no more */
     int decoded;                /* frames whose samples went into the ring */
     int windows;                /* decoded so far */
     int in_codec;               /* the codec thread works on it now */
@@ -75,6 +88,7 @@ struct thespis_engine {
     int lanes, prefill_rows;
     thespis_progress progress;
     void *progress_context;
+    struct th_prompt_slots slots; /* the driver's: system blocks kept ready on lanes of their own */
 
     pthread_t driver, codec;
     int threads_started; /* 1: driver, 2: codec too */
@@ -96,6 +110,9 @@ void *th_codec_main(void *engine);
 
 /* Frames of window number `index` (0, 1, ...) of a stream. */
 int th_window_frames(int first_chunk, int chunk, int index);
+
+/* The frame limit of the prompt in r->rows, and that both fit the context together. */
+thespis_status th_request_plan(const struct thespis_engine *engine, struct thespis_request *request, thespis_error *error);
 
 /* Ends a request that failed, under the mutex. */
 void th_request_fail(struct thespis_request *request, thespis_status status, const thespis_error *error);

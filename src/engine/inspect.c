@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "engine/parts.h"
+#include "engine/takes.h"
 #include "text/unicode.h"
 #include "text/validate.h"
 
@@ -54,6 +55,7 @@ thespis_status th_inspect_checkpoint(const char *folder, json_t **out, thespis_e
     thespis_engine_options_init(&options);
     options.checkpoint = folder;
     options.max_rows = 2;
+    options.voice_slots = 0;
     TH_TRY(th_parts_open(&options, 0, &p, error));
     const struct th_config *c = &p.model->config;
     *out = json_pack("{s:s,s:s,s:o,s:o,s:i,s:i,s:i,s:i,s:I,s:I,s:o}", "checkpoint", folder, "id", p.model->id, "backbone",
@@ -188,4 +190,25 @@ thespis_status th_inspect_prompt(const char *folder, const char *text, size_t by
     for (size_t i = 0; i < prompt.reference_count; i++) th_free((void *)list[i].codes);
     th_tokenizer_close(tokenizer);
     return status;
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------------------ */
+
+thespis_status th_inspect_chunks(const char *text, size_t bytes, thespis_granularity granularity, int chunk_bytes, json_t **out,
+                                 thespis_error *error)
+{
+    struct th_chunks chunks;
+    *out = NULL;
+    TH_TRY(th_validate_text(text, bytes, TH_TEXT_NEED_SPEAKABLE, NULL, error));
+    TH_TRY(th_takes_cut(text, bytes, granularity, chunk_bytes, &chunks, error));
+    json_t *list = json_array();
+    for (size_t i = 0; i < chunks.count; i++) {
+        const struct th_chunk *c = &chunks.items[i];
+        json_array_append_new(list, json_pack("{s:o,s:I,s:i,s:I,s:I}", "text", json_stringn(c->text, c->bytes), "bytes",
+                                              (json_int_t)c->bytes, "speakers", c->speakers, "source_begin",
+                                              (json_int_t)c->source_begin, "source_end", (json_int_t)c->source_end));
+    }
+    *out = json_pack("{s:o}", "chunks", list);
+    th_chunks_free(&chunks);
+    return *out != NULL ? THESPIS_OK : th_fail_memory(error, "the report", 0);
 }

@@ -14,6 +14,10 @@ thespis_status th_inspect_tokens(const char *folder, const char *text, size_t by
 thespis_status th_inspect_prompt(const char *folder, const char *text, size_t bytes, const char *const *references,
                                  const char *const *transcripts, int reference_count, json_t **out, thespis_error *error);
 
+/* Where a text would be cut: chunks with their bytes of the input. granularity and target as in thespis_request_options. */
+thespis_status th_inspect_chunks(const char *text, size_t bytes, thespis_granularity granularity, int chunk_bytes, json_t **out,
+                                 thespis_error *error);
+
 thespis_status th_convert_codec(const char *pth_path, const char *out_path, thespis_error *error);
 
 #endif

@@ -23,6 +23,8 @@ static thespis_status check_options(const thespis_engine_options *o, thespis_err
         return th_fail(error, THESPIS_INVALID, "max_rows is %d, must be 2 to %d (or 0 for %d)", o->max_rows, MOST_ROWS,
                        DEFAULT_MAX_ROWS);
     if (o->prefill_rows < 1) return th_fail(error, THESPIS_INVALID, "prefill_rows is %d, must be at least 1", o->prefill_rows);
+    if (o->voice_slots < 0 || o->voice_slots > 64)
+        return th_fail(error, THESPIS_INVALID, "voice_slots is %d, must be 0 to 64", o->voice_slots);
     if (o->precision != THESPIS_PRECISION_F32 && o->precision != THESPIS_PRECISION_BF16)
         return th_fail(error, THESPIS_INVALID, "precision is %d, must be f32 (0) or bf16 (1)", (int)o->precision);
     if (o->backend == THESPIS_BACKEND_CUDA)
@@ -122,7 +124,7 @@ static thespis_status open_all(const thespis_engine_options *o, int flags, struc
     p->threads = o->threads != 0 ? o->threads : th_processor_count();
     struct th_backend_options backend = {o->precision, o->isa, o->device, p->threads, o->act_quant};
     TH_TRY(th_cpu_backend_open(p->model, p->codec, &backend, &p->backend, error));
-    if (p->model != NULL) TH_TRY(p->backend->ops->lanes(p->backend, o->lanes, p->max_rows, error));
+    if (p->model != NULL) TH_TRY(p->backend->ops->lanes(p->backend, o->lanes + o->voice_slots, p->max_rows, error));
     return THESPIS_OK;
 }
 

@@ -48,6 +48,11 @@ static thespis_status check_options(const thespis_request_options *o, thespis_er
         return th_fail(error, THESPIS_INVALID, "first_chunk is %d, must be 1 to %d (or 0)", o->first_chunk, TH_DECODE_MAX_FRAMES);
     if (o->chunk < 0 || o->chunk > TH_DECODE_MAX_FRAMES)
         return th_fail(error, THESPIS_INVALID, "chunk is %d, must be 1 to %d (or 0)", o->chunk, TH_DECODE_MAX_FRAMES);
+    if ((unsigned)o->granularity > THESPIS_GRANULARITY_CLAUSE)
+        return th_fail(error, THESPIS_INVALID, "granularity is %d, must be auto (0), none (1), sentence (2) or clause (3)",
+                       (int)o->granularity);
+    if (o->chunk_bytes != 0 && (o->chunk_bytes < 40 || o->chunk_bytes > 4000))
+        return th_fail(error, THESPIS_INVALID, "chunk_bytes is %d, must be 40 to 4000 (or 0 for 300)", o->chunk_bytes);
     if (o->text == NULL) return th_fail(error, THESPIS_INVALID, "input: no text");
     return THESPIS_OK;
 }
@@ -72,26 +77,8 @@ static thespis_status random_seed(uint64_t *seed, thespis_error *error)
     return THESPIS_OK;
 }
 
-static thespis_status build_prompt(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r,
-                                   thespis_error *error)
-{
-    struct th_prompt_turn *turns;
-    TH_TRY(TH_ALLOC(&turns, o->history_count, "history turns", error));
-    for (size_t i = 0; i < o->history_count; i++)
-        turns[i] = (struct th_prompt_turn){o->history[i].text, o->history[i].text_bytes, o->history[i].codes, o->history[i].frames};
-    struct th_prompt prompt = {.history = turns, .history_count = o->history_count, .text = o->text, .text_bytes = o->text_bytes};
-    if (o->voice != NULL) {
-        prompt.references = o->voice->references;
-        prompt.reference_count = o->voice->count;
-    }
-    thespis_status status = th_prompt_build(e->parts.tokenizer, &e->parts.shape, &prompt, &r->rows, error);
-    th_free(turns);
-    return status;
-}
-
-/* The frame limit, and that prompt and frames fit the context together. */
-static thespis_status plan_rows(const thespis_engine *e, const thespis_request_options *o, struct thespis_request *r,
-                                thespis_error *error)
+/* A chunk's frame limit, and that prompt and frames fit the context together. */
+thespis_status th_request_plan(const thespis_engine *e, struct thespis_request *r, thespis_error *error)
 {
     int rows = r->rows.count > INT32_MAX ? INT32_MAX : (int)r->rows.count, context = e->parts.max_rows;
     if (rows > TH_MAX_PROMPT_ROWS)
@@ -102,27 +89,30 @@ static thespis_status plan_rows(const thespis_engine *e, const thespis_request_o
         return th_fail(error, THESPIS_LIMIT,
                        "the prompt has %d rows and leaves no room for a frame in the context of %d rows (max_rows)", rows, context);
     int room = context - rows;
-    if (o->max_frames > room)
+    if (r->frame_limit > room)
         return th_fail(error, THESPIS_LIMIT, "the prompt's %d rows and max_frames %d make %d, the context has %d rows (max_rows)",
-                       rows, o->max_frames, rows + o->max_frames, context);
-    r->max_frames = o->max_frames > 0 ? o->max_frames : room < TH_MAX_FRAMES ? room : TH_MAX_FRAMES;
+                       rows, r->frame_limit, rows + r->frame_limit, context);
+    r->max_frames = r->frame_limit > 0 ? r->frame_limit : room < TH_MAX_FRAMES ? room : TH_MAX_FRAMES;
     return THESPIS_OK;
 }
 
+/* The first chunk's prompt is built here, on the caller's thread, so that what is wrong with it is told at once. */
 static thespis_status prepare(thespis_engine *e, const thespis_request_options *o, struct thespis_request *r, thespis_error *error)
 {
-    size_t width = 1 + (size_t)e->parts.codebooks;
+    const struct th_parts *p = &e->parts;
     TH_TRY(check_text(e, o, error));
-    TH_TRY(build_prompt(e, o, r, error));
-    TH_TRY(plan_rows(e, o, r, error));
+    TH_TRY(th_takes_open(o, o->voice != NULL ? o->voice->references : NULL, o->voice != NULL ? o->voice->count : 0, p->codebooks,
+                         &r->takes, error));
+    r->frame_limit = o->max_frames;
+    TH_TRY(th_takes_prompt(&r->takes, p->tokenizer, &p->shape, NULL, p->max_rows, &r->rows, error));
+    TH_TRY(th_request_plan(e, r, error));
     r->sampling = (struct th_sampling){o->temperature, o->top_p, o->top_k, o->seed, 0, o->greedy};
     if (o->seed == THESPIS_SEED_RANDOM) TH_TRY(random_seed(&r->sampling.seed, error));
     r->first_chunk = o->first_chunk;
     r->chunk = o->chunk;
-    TH_TRY(TH_ALLOC(&r->frames, (size_t)r->max_frames * width, "frames", error));
-    TH_TRY(TH_ALLOC(&r->codes, (size_t)r->max_frames * (width - 1), "frames", error));
+    r->guard = o->guard;
     TH_TRY(TH_ALLOC(&r->ring, (size_t)TH_RING_FRAMES * THESPIS_FRAME_SAMPLES, "audio", error));
-    return e->parts.backend->ops->codec_open(e->parts.backend, &r->stream, error);
+    return p->backend->ops->codec_open(p->backend, &r->stream, error);
 }
 
 static void release(struct thespis_request *r)
@@ -130,6 +120,7 @@ static void release(struct thespis_request *r)
     struct th_backend *backend = r->engine->parts.backend;
     if (r->stream != NULL) backend->ops->codec_close(backend, r->stream);
     th_rows_free(&r->rows);
+    th_takes_close(&r->takes);
     th_free(r->frames);
     th_free(r->codes);
     th_free(r->ring);
@@ -264,7 +255,11 @@ thespis_status thespis_request_get_outcome(const thespis_request *r, thespis_out
     int over = r->phase == TH_DONE || r->status != THESPIS_OK;
     outcome->finish = over ? r->finish : THESPIS_FINISH_NONE;
     outcome->seed = r->sampling.seed;
-    outcome->prompt_rows = (int)r->rows.count;
+    outcome->chunks = (int)r->takes.chunks.count;
+    outcome->chunks_done = 0;
+    for (int i = 0; i < outcome->chunks; i++) outcome->chunks_done += r->takes.take[i].finish != THESPIS_FINISH_NONE;
+    outcome->prompt_rows = r->prompt_rows;
+    outcome->cached_rows = r->cached_rows;
     outcome->frames = r->ready;
     outcome->queue_seconds = since(r->started, r->first_row);
     outcome->prefill_seconds = since(r->first_row, r->first_frame);
@@ -276,16 +271,35 @@ thespis_status thespis_request_get_outcome(const thespis_request *r, thespis_out
     return THESPIS_OK;
 }
 
+thespis_status thespis_request_get_chunk(const thespis_request *r, int index, thespis_chunk_info *info, thespis_error *error)
+{
+    if (info->size != sizeof *info)
+        return th_fail(error, THESPIS_INVALID, "info.size is %zu, must be %zu", info->size, sizeof *info);
+    if (index < 0 || (size_t)index >= r->takes.chunks.count)
+        return th_fail(error, THESPIS_INVALID, "chunk %d: the text has chunks 0 to %zu", index, r->takes.chunks.count - 1);
+    const struct th_chunk *chunk = &r->takes.chunks.items[index];
+    info->text = chunk->text;
+    info->text_bytes = chunk->bytes;
+    info->source_begin = chunk->source_begin;
+    info->source_end = chunk->source_end;
+    pthread_mutex_lock(&r->engine->mutex);
+    info->first_frame = r->takes.take[index].first_frame;
+    info->frames = r->takes.take[index].frames;
+    info->finish = r->takes.take[index].finish;
+    pthread_mutex_unlock(&r->engine->mutex);
+    return THESPIS_OK;
+}
+
 thespis_status thespis_request_get_codes(const thespis_request *r, const int32_t **codes, size_t *frames, thespis_error *error)
 {
     *codes = NULL;
     *frames = 0;
     pthread_mutex_lock(&r->engine->mutex);
-    int drawn = r->phase >= TH_DRAWN;
-    if (drawn) {
+    int done = r->phase == TH_DONE && r->codes != NULL;
+    if (done) {
         *codes = r->codes;
         *frames = (size_t)r->ready;
     }
     pthread_mutex_unlock(&r->engine->mutex);
-    return drawn ? THESPIS_OK : th_fail(error, THESPIS_INVALID, "the request is still running: its codes are there at the end");
+    return done ? THESPIS_OK : th_fail(error, THESPIS_INVALID, "the request is still running: its codes are there at the end");
 }

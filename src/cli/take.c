@@ -1,0 +1,130 @@
+/* take.c - see take.h. */
+#include "cli/take.h"
+
+#include <string.h>
+
+#include "base/file.h"
+
+#define PIECE 8192 /* samples read at once */
+
+static thespis_status start(const struct cli_take *t, thespis_request **request, thespis_error *error)
+{
+    const struct cli_settings *o = t->settings;
+    thespis_request_options r;
+    thespis_request_options_init(&r);
+    r.text = t->text;
+    r.text_bytes = t->text_bytes;
+    r.voice = t->voice;
+    r.temperature = (float)o->temperature;
+    r.top_p = (float)o->top_p;
+    r.top_k = (int32_t)o->top_k;
+    if (t->seed >= 0) r.seed = (uint64_t)t->seed;
+    r.greedy = o->greedy;
+    r.max_frames = o->max_frames;
+    r.first_chunk = o->first_chunk;
+    r.chunk = o->chunk;
+    r.strict_text = o->strict_text;
+    r.granularity = cli_granularity(o);
+    r.chunk_bytes = o->chunk_bytes;
+    r.no_history = o->no_history;
+    r.guard = o->guard;
+    return thespis_request_start(t->engine, &r, request, error);
+}
+
+static enum th_sound_format format_of(const char *name)
+{
+    return strcmp(name, "pcm") == 0 ? TH_SOUND_PCM16 : strcmp(name, "wav32f") == 0 ? TH_SOUND_WAV32F : TH_SOUND_WAV16;
+}
+
+/* Everything from the request into the sound, as it comes. */
+static thespis_status pump(const struct cli_take *t, thespis_request *request, struct th_sound_writer *sound, thespis_error *error)
+{
+    float samples[PIECE];
+    size_t count, total = 0;
+    for (;;) {
+        TH_TRY(thespis_request_read(request, samples, PIECE, &count, error));
+        if (count == 0) return THESPIS_OK;
+        TH_TRY(th_sound_write(sound, samples, count, error));
+        total += count;
+        if (t->heard != NULL) t->heard(t->context, total);
+    }
+}
+
+static thespis_status write_sound(const struct cli_take *t, thespis_request *request, thespis_error *error)
+{
+    struct th_sound_writer sound;
+    TH_TRY(th_sound_open(t->out, format_of(t->settings->format), THESPIS_SAMPLE_RATE, &sound, error));
+    thespis_status status = pump(t, request, &sound, error);
+    if (status == THESPIS_OK) return th_sound_close(&sound, error);
+    th_sound_discard(&sound);
+    return status;
+}
+
+/* ---- subtitles --------------------------------------------------------------------------------------------------------------- */
+
+static int stamp(char out[32], int frame)
+{
+    int64_t ms = (int64_t)frame * THESPIS_FRAME_SAMPLES * 1000 / THESPIS_SAMPLE_RATE;
+    return snprintf(out, 32, "%02lld:%02lld:%02lld,%03lld", (long long)(ms / 3600000), (long long)(ms / 60000 % 60),
+                    (long long)(ms / 1000 % 60), (long long)(ms % 1000));
+}
+
+/* The chunk's words without <|speaker:N|> tags. */
+static thespis_status write_words(struct th_output *out, const char *text, size_t bytes, thespis_error *error)
+{
+    static const char tag[] = "<|speaker:";
+    size_t begin = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (bytes - i < sizeof tag - 1 || memcmp(text + i, tag, sizeof tag - 1) != 0) continue;
+        const char *end = memchr(text + i, '>', bytes - i);
+        if (end == NULL) break;
+        if (i > begin) TH_TRY(th_output_write(out, text + begin, i - begin, error));
+        begin = (size_t)(end - text) + 1;
+        while (begin < bytes && text[begin] == ' ') begin++;
+        i = begin - 1;
+    }
+    return th_output_write(out, text + begin, bytes - begin, error);
+}
+
+static thespis_status write_cue(struct th_output *out, int number, const thespis_chunk_info *chunk, thespis_error *error)
+{
+    char line[100], from[32], to[32];
+    stamp(from, chunk->first_frame);
+    stamp(to, chunk->first_frame + chunk->frames);
+    int n = snprintf(line, sizeof line, "%d\n%s --> %s\n", number, from, to);
+    TH_TRY(th_output_write(out, line, (size_t)n, error));
+    TH_TRY(write_words(out, chunk->text, chunk->text_bytes, error));
+    return th_output_write(out, "\n\n", 2, error);
+}
+
+static thespis_status write_cues(thespis_request *request, int chunks, struct th_output *out, thespis_error *error)
+{
+    for (int i = 0, number = 1; i < chunks; i++) {
+        thespis_chunk_info chunk = {.size = sizeof chunk};
+        TH_TRY(thespis_request_get_chunk(request, i, &chunk, error));
+        if (chunk.frames > 0) TH_TRY(write_cue(out, number++, &chunk, error));
+    }
+    return THESPIS_OK;
+}
+
+static thespis_status write_srt(const char *path, thespis_request *request, int chunks, thespis_error *error)
+{
+    struct th_output out;
+    TH_TRY(th_output_open(path, &out, error));
+    thespis_status status = write_cues(request, chunks, &out, error);
+    if (status == THESPIS_OK) return th_output_commit(&out, error);
+    th_output_discard(&out);
+    return status;
+}
+
+thespis_status cli_take_run(const struct cli_take *take, thespis_outcome *outcome, thespis_error *error)
+{
+    thespis_request *request;
+    TH_TRY(start(take, &request, error));
+    *outcome = (thespis_outcome){.size = sizeof *outcome};
+    thespis_status status = write_sound(take, request, error);
+    if (status == THESPIS_OK) status = thespis_request_get_outcome(request, outcome, error);
+    if (status == THESPIS_OK && take->srt != NULL) status = write_srt(take->srt, request, outcome->chunks, error);
+    thespis_request_free(request);
+    return status;
+}
