@@ -157,6 +157,43 @@ static void read_vector(const char *name, struct th_npy *array)
     assert_int_equal(th_npy_read(path, 1 << 22, array, NULL), THESPIS_OK);
 }
 
+static double decibels(const struct th_npy *truth, const float *values)
+{
+    double signal = 0, noise = 0;
+    for (int64_t i = 0; i < truth->count; i++) {
+        double right = th_npy_float(truth, i), off = (double)values[i] - right;
+        signal += right * right;
+        noise += off * off;
+    }
+    return 10 * log10(signal / noise);
+}
+
+/* Lookup and post transformer alone. */
+static void compare_latents(struct th_cpu *cpu, struct th_codec_stream *stream, const struct th_npy *in)
+{
+    struct th_npy latents;
+    struct th_cpu_codec *codec = cpu->codec_part;
+    const int frames = (int)in->shape[0], books = codec->source->books;
+    read_vector("stages", &latents);
+    assert_int_equal(latents.count, frames * codec->source->latent);
+    for (int i = 0; i < frames * books; i++) {
+        int32_t code = (int32_t)th_npy_int(in, i), last = codec->books[i % books].entries - 1;
+        codec->work.codes[i] = code > last ? last : code;
+    }
+    struct th_lookup_job job = {.books = codec->books,
+                                .count = books,
+                                .width = codec->source->code_width,
+                                .latent = codec->source->latent,
+                                .codes = codec->work.codes,
+                                .out = codec->work.latent};
+    codec->kernels->lookup(&job, 0, frames);
+    th_codec_run_transformer(codec, &codec->source->decoder.post, &stream->post, &codec->work, codec->work.latent, frames, 0);
+    double level = decibels(&latents, codec->work.latent);
+    print_message("post transformer against the reference: %.1f dB\n", level);
+    assert_true(level >= 115);
+    th_npy_free(&latents);
+}
+
 static void equals_the_reference(void **state)
 {
     (void)state;
@@ -174,15 +211,11 @@ static void equals_the_reference(void **state)
     float *out = calloc((size_t)samples.count, sizeof(float));
     assert_non_null(out);
     assert_int_equal(th_cpu_codec_decode(&cpu.base, stream, in.data, frames, out, NULL), THESPIS_OK);
-    double signal = 0, noise = 0;
-    for (int64_t i = 0; i < samples.count; i++) {
-        double truth = th_npy_float(&samples, i), off = (double)out[i] - truth;
-        signal += truth * truth;
-        noise += off * off;
-    }
-    double decibels = 10 * log10(signal / noise);
-    print_message("decode against the reference: %.1f dB\n", decibels);
-    assert_true(decibels >= 110);
+    double level = decibels(&samples, out);
+    print_message("decode against the reference: %.1f dB\n", level);
+    assert_true(level >= 110);
+    th_cpu_codec_reset(&cpu.base, stream);
+    compare_latents(&cpu, stream, &in);
     free(out);
     th_cpu_codec_close(&cpu.base, stream);
     fix_close(&cpu);
