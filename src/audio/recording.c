@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/memory.h"
 
-#define MAX_FILE_BYTES ((size_t)1 << 30)
 #define BLOCK_FRAMES 4096
 
 /* ---- mixing down ------------------------------------------------------------------------------------------------------------- */
@@ -128,9 +127,9 @@ thespis_status th_recording_read_file(const char *path, double max_seconds, stru
     memset(recording, 0, sizeof *recording);
     TH_TRY(th_map_open(path, &map, error));
     thespis_status status;
-    if (map.bytes > MAX_FILE_BYTES)
+    if (map.bytes > TH_RECORDING_MAX_FILE)
         status = th_fail(error, THESPIS_LIMIT, "'%s' has %zu bytes, recordings of at most %zu are read", path, map.bytes,
-                         MAX_FILE_BYTES);
+                         TH_RECORDING_MAX_FILE);
     else
         status = th_recording_read_bytes(map.data, map.bytes, path, max_seconds, recording, error);
     th_map_close(&map);

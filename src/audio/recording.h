@@ -6,6 +6,7 @@
 
 #define TH_RATE_MIN 1000
 #define TH_RATE_MAX 768000
+#define TH_RECORDING_MAX_FILE ((size_t)1 << 30) /* bytes */
 
 /* Mono, 44,100 Hz; samples are freed with th_recording_free. */
 struct th_recording {

@@ -10,6 +10,19 @@ const struct cli_command cli_commands[] = {
      "  thespis speak --ref anna.wav --ref-text \"What Anna says there.\" --out hi.wav \"Hi, it is me.\"\n"
      "  fortune | thespis speak --format pcm --out - | aplay -f S16_LE -r 44100\n",
      cli_speak},
+    {"voice", CLI_VOICE | CLI_SPEAK, "voice add|list|show|remove|say [options] [NAME] [TEXT]", "keep voices under names, and speak with them",
+     "add NAME --ref FILE --ref-text TEXT ...   encode recordings and keep them as a voice\n"
+     "list                                      the voices there are\n"
+     "show NAME                                 what a voice is made of\n"
+     "remove NAME                               forget a voice and its recordings\n"
+     "say NAME TEXT                             speak --voice NAME TEXT, with speak's options\n"
+     "\n"
+     "NAME has letters, digits, blanks and _ . - in it; upper and lower case are the same.\n"
+     "A recording has 0.5 to 60 seconds and at most 10 MiB.",
+     "  thespis voice add anna --ref anna.wav --ref-text \"What Anna says there.\" --language en\n"
+     "  thespis voice say anna \"Hi, it is me.\" --out hi.wav\n"
+     "  thespis speak --voice anna --seed 7 \"Hi again.\"\n",
+     cli_voice},
     {"encode", CLI_ENCODE, "encode [options] RECORDING", "turn a recording into codec codes",
      "Encodes a recording of any usual format, rate and channel count: 21.53 frames a\n"
      "second, one code for each codebook. Needs only the codec.",

@@ -44,12 +44,17 @@ static const char *default_checkpoint(void)
     return NULL;
 }
 
+const char *cli_checkpoint(const struct cli_settings *s)
+{
+    return s->checkpoint != NULL ? s->checkpoint : default_checkpoint();
+}
+
 int cli_engine_options(const struct cli_settings *s, int codec_only, thespis_engine_options *options)
 {
     thespis_engine_options_init(options);
     options->codec = s->codec;
     if (!(codec_only && s->codec != NULL)) {
-        options->checkpoint = s->checkpoint != NULL ? s->checkpoint : default_checkpoint();
+        options->checkpoint = cli_checkpoint(s);
         if (options->checkpoint == NULL)
             return cli_misuse("no checkpoint: give --checkpoint DIR, or set THESPIS_CHECKPOINT, or run where " SHIPPED_CHECKPOINT
                               " is");

@@ -21,16 +21,25 @@ struct option {
 };
 
 #define AT(field) offsetof(struct cli_settings, field)
-#define EVERYTHING (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT)
-#define ENGINE (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK)
+#define EVERYTHING (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT | CLI_VOICE)
+#define ENGINE (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE)
 
 static const struct option table[] = {
-    {CLI_SPEAK, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
+    {CLI_SPEAK, "Voice", "--voice", "NAME", TEXT, AT(voice), 0, 0, NULL, NULL,
+     "A stored voice (thespis voice add makes one), or a voice file: a path that ends in .safetensors."},
+    {CLI_SPEAK | CLI_VOICE, "Voice", "--voices", "DIR", TEXT, AT(voices), 0, 0, NULL, NULL,
+     "Where voices are stored. Default: the folder named by THESPIS_VOICES, else thespis/voices in XDG_DATA_HOME, else "
+     "~/.local/share/thespis/voices."},
+    {CLI_SPEAK | CLI_VOICE, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
      "A recording of the voice to clone (WAV, FLAC, Ogg, MP3, ...), or its codes (.npy, .json). Repeat it for up to 16 "
      "references."},
-    {CLI_SPEAK, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_VOICE, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL,
      "The words spoken in the --ref before it. Begin it with <|speaker:N|> to bind the reference to that speaker of the text. A "
      "reference without its words clones worse."},
+    {CLI_VOICE, "Voice", "--language", "TAG", TEXT, AT(language), 0, 0, NULL, NULL,
+     "voice add: the language spoken, such as en or pt-BR. It is kept with the voice and changes no sound."},
+    {CLI_VOICE, "Voice", "--replace", NULL, FLAG, AT(replace), 0, 0, NULL, NULL,
+     "voice add: take the place of a voice of the same name."},
 
     {CLI_SPEAK, "Text", "--text-file", "FILE", TEXT, AT(text_file), 0, 0, NULL, NULL,
      "Read the text from FILE; - is standard input."},
@@ -94,10 +103,10 @@ static const struct option table[] = {
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
      "Refuse longer recordings; 0 sets no limit."},
 
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0, NULL, NULL,
      "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
      "models/stage."},
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
      "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
     {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
     {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},
@@ -115,7 +124,7 @@ static const struct option table[] = {
     {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
      "Rows of a prompt that are fed at once. Changes no byte."},
 
-    {CLI_INSPECT | CLI_CHECK, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
+    {CLI_INSPECT | CLI_CHECK | CLI_VOICE, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
     {CLI_INSPECT, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL, "inspect prompt: codes of a reference (.npy, .json)."},
     {CLI_INSPECT, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL, "The words spoken in the --ref before it."},
     {ENGINE | CLI_CONVERT, "Output", "--quiet", NULL, FLAG, AT(quiet), 0, 0, NULL, NULL, "No progress and no closing line."},
@@ -230,6 +239,7 @@ static int parse_option(const struct cli_command *command, int argc, char **argv
         snprintf(message, 300, "%s has no option '%.*s'", command->name, (int)(n > 100 ? 100 : n), word);
         return -1;
     }
+    if (!(o->commands & CLI_VOICE)) s->speak_option = o->name;
     if (o->kind == FLAG && equal != NULL) {
         snprintf(message, 300, "%s takes no value", o->name);
         return -1;

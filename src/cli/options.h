@@ -8,7 +8,7 @@
 #include "thespis.h"
 
 /* The commands, as bits: an option names the commands that know it. */
-enum { CLI_SPEAK = 1, CLI_ENCODE = 2, CLI_DECODE = 4, CLI_INSPECT = 8, CLI_CHECK = 16, CLI_CONVERT = 32 };
+enum { CLI_SPEAK = 1, CLI_ENCODE = 2, CLI_DECODE = 4, CLI_INSPECT = 8, CLI_CHECK = 16, CLI_CONVERT = 32, CLI_VOICE = 64 };
 
 /* Everything a command line can say. Strings belong to argv. */
 struct cli_settings {
@@ -17,6 +17,9 @@ struct cli_settings {
 
     const char *refs[THESPIS_MAX_SPEAKERS], *ref_texts[THESPIS_MAX_SPEAKERS];
     int ref_count;
+    const char *voice, *voices, *language;
+    int replace;
+    const char *speak_option; /* the last option given that `voice` knows only for `say` */
     const char *text_file;
     double temperature, top_p;
     int64_t top_k, seed; /* seed -1: drawn */
@@ -58,6 +61,8 @@ int cli_fail(const thespis_error *error);
 int cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Engine options from settings. codec_only: no model is opened when --codec is given. Returns 0, or 2 after telling. */
 int cli_engine_options(const struct cli_settings *settings, int codec_only, thespis_engine_options *options);
+/* The checkpoint's folder: as given, by the environment, or the shipped one; NULL when there is none. */
+const char *cli_checkpoint(const struct cli_settings *settings);
 /* The stored voice of that name; *voice is NULL for name NULL. The caller frees it. */
 thespis_status cli_voice_of(const struct cli_settings *settings, thespis_engine *engine, const char *name, thespis_voice **voice,
                             thespis_error *error);
@@ -77,6 +82,7 @@ int cli_decode(const struct cli_settings *settings);
 int cli_inspect(const struct cli_settings *settings);
 int cli_check(const struct cli_settings *settings);
 int cli_convert(const struct cli_settings *settings);
+int cli_voice(const struct cli_settings *settings);
 
 /* The commands in the order of help, ended by a NULL name. */
 extern const struct cli_command cli_commands[];

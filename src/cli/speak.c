@@ -57,6 +57,7 @@ static thespis_status read_text(struct speech *s, thespis_error *error)
 static thespis_status make_voice(struct speech *s, thespis_error *error)
 {
     const struct cli_settings *o = s->settings;
+    if (o->voice != NULL) return cli_voice_of(o, s->engine, o->voice, &s->voice, error);
     if (o->ref_count == 0) return THESPIS_OK;
     TH_TRY(thespis_voice_new(s->engine, &s->voice, error));
     for (int i = 0; i < o->ref_count; i++) {
@@ -122,6 +123,7 @@ int cli_speak(const struct cli_settings *settings)
 {
     if (settings->batch != NULL) return cli_batch(settings);
     if (settings->word_count > 1) return cli_misuse("speak takes one TEXT: put it in quotes");
+    if (settings->voice != NULL && settings->ref_count > 0) return cli_misuse("give --voice or --ref, not both");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");
     if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))

@@ -34,6 +34,7 @@ static thespis_status start_thread(pthread_t *thread, void *(*body)(void *), the
 static thespis_status open_engine(const thespis_engine_options *options, thespis_engine *e, thespis_error *error)
 {
     TH_TRY(th_parts_open(options, TH_PARTS_NEED_CODEC, &e->parts, error));
+    TH_TRY(th_code_cache_open(TH_CODE_CACHE_BYTES, &e->code_cache, error));
     e->lanes = options->lanes;
     e->prefill_rows = options->prefill_rows;
     e->slots.first_lane = options->lanes;
@@ -76,6 +77,7 @@ void thespis_engine_close(thespis_engine *e)
     pthread_mutex_unlock(&e->mutex);
     if (e->threads_started > 0) pthread_join(e->driver, NULL);
     if (e->threads_started > 1) pthread_join(e->codec, NULL);
+    th_code_cache_close(e->code_cache);
     th_parts_close(&e->parts);
     th_free(e->window);
     pthread_cond_destroy(&e->codec_wake);

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 
+#include "engine/code_cache.h"
 #include "engine/parts.h"
 #include "engine/prompt_slots.h"
 #include "engine/takes.h"
@@ -85,6 +86,7 @@ struct thespis_request {
 
 struct thespis_engine {
     struct th_parts parts;
+    struct th_code_cache *code_cache; /* locks itself */
     int lanes, prefill_rows;
     thespis_progress progress;
     void *progress_context;
