@@ -15,78 +15,44 @@ enum mark {
     WIDE = 16, /* marks that nothing else is written with, white space after them or not */
     COMMA = 32,
     LIST = 64, /* : and the enumeration comma */
-    DASH = 128
+    DASH = 128,
+    CLOSER = 256 /* a closing quote or bracket: ends nothing, but goes with the mark in front of it */
+};
+
+struct marked {
+    uint32_t c;
+    enum mark mark;
+};
+
+/* Ascending. Marks of Latin, Greek, Armenian, Arabic, Urdu, Syriac, Indic, Sinhala, Tibetan, Myanmar, Ethiopic, Canadian, Khmer,
+ * Mongolian and East Asian writing. */
+static const struct marked table[] = {
+    {'!', END},       {'"', CLOSER},    {'\'', CLOSER},   {')', CLOSER},    {',', COMMA},     {'.', STOP},      {':', LIST},
+    {';', SEMI},      {'?', END},       {']', CLOSER},    {'}', CLOSER},    {0xBB, CLOSER},   {0x37E, SEMI},    {0x589, WIDE},
+    {0x60C, COMMA},   {0x61B, SEMI},    {0x61D, WIDE},    {0x61E, WIDE},    {0x61F, WIDE},    {0x6D4, WIDE},    {0x700, WIDE},
+    {0x701, WIDE},    {0x702, WIDE},    {0x964, WIDE},    {0x965, WIDE},    {0xDF4, WIDE},    {0xF0D, WIDE},    {0xF0E, WIDE},
+    {0x104A, COMMA},  {0x104B, WIDE},   {0x1362, WIDE},   {0x1363, COMMA},  {0x1365, LIST},   {0x1366, LIST},   {0x1367, WIDE},
+    {0x1368, WIDE},   {0x166E, WIDE},   {0x17D4, WIDE},   {0x17D5, WIDE},   {0x1802, COMMA},  {0x1803, WIDE},   {0x1808, COMMA},
+    {0x1809, WIDE},   {0x2014, DASH},   {0x2015, DASH},   {0x2019, CLOSER}, {0x201D, CLOSER}, {0x2026, DOTS},   {0x203A, CLOSER},
+    {0x203C, WIDE},   {0x203D, WIDE},   {0x2047, WIDE},   {0x2048, WIDE},   {0x2049, WIDE},   {0x22EF, DOTS},   {0x2E3A, DASH},
+    {0x3001, LIST},   {0x3002, WIDE},   {0x3009, CLOSER}, {0x300B, CLOSER}, {0x300D, CLOSER}, {0x300F, CLOSER}, {0x3011, CLOSER},
+    {0x3015, CLOSER}, {0x3017, CLOSER}, {0x3019, CLOSER}, {0x301E, CLOSER}, {0x301F, CLOSER}, {0xFD3E, CLOSER}, {0xFE50, COMMA},
+    {0xFE51, LIST},   {0xFE52, WIDE},   {0xFE54, SEMI},   {0xFE55, LIST},   {0xFE56, WIDE},   {0xFE57, WIDE},   {0xFF01, WIDE},
+    {0xFF02, CLOSER}, {0xFF07, CLOSER}, {0xFF09, CLOSER}, {0xFF0C, COMMA},  {0xFF0E, STOP},   {0xFF1A, LIST},   {0xFF1B, SEMI},
+    {0xFF1F, WIDE},   {0xFF3D, CLOSER}, {0xFF5D, CLOSER}, {0xFF60, CLOSER}, {0xFF61, WIDE},   {0xFF63, CLOSER}, {0xFF64, LIST},
 };
 
 static enum mark mark_of(uint32_t c)
 {
-    switch (c) {
-    case '.':
-    case 0xFF0E: return STOP;
-    case '!':
-    case '?': return END;
-    case ';':
-    case 0x37E: /* Greek question mark */
-    case 0x61B: /* Arabic */
-    case 0xFE54:
-    case 0xFF1B: return SEMI;
-    case 0x2026:
-    case 0x22EF: return DOTS;
-    case 0x589: /* Armenian */
-    case 0x61D:
-    case 0x61E:
-    case 0x61F:
-    case 0x6D4: /* Arabic, Urdu */
-    case 0x700:
-    case 0x701:
-    case 0x702: /* Syriac */
-    case 0x964:
-    case 0x965: /* danda */
-    case 0xDF4: /* Sinhala */
-    case 0xF0D:
-    case 0xF0E:  /* Tibetan */
-    case 0x104B: /* Myanmar */
-    case 0x1362:
-    case 0x1367:
-    case 0x1368: /* Ethiopic */
-    case 0x166E: /* Canadian syllabics */
-    case 0x17D4:
-    case 0x17D5: /* Khmer */
-    case 0x1803:
-    case 0x1809: /* Mongolian */
-    case 0x203C:
-    case 0x203D:
-    case 0x2047:
-    case 0x2048:
-    case 0x2049: /* doubled marks */
-    case 0x3002:
-    case 0xFE52:
-    case 0xFE56:
-    case 0xFE57:
-    case 0xFF01:
-    case 0xFF1F:
-    case 0xFF61: return WIDE;
-    case ',':
-    case 0x60C:
-    case 0x104A:
-    case 0x1363:
-    case 0x1802:
-    case 0x1808:
-    case 0xFE50:
-    case 0xFF0C: return COMMA;
-    case ':':
-    case 0x1365:
-    case 0x1366:
-    case 0x3001:
-    case 0xFE51:
-    case 0xFE55:
-    case 0xFF1A:
-    case 0xFF64: return LIST;
-    case 0x2014:
-    case 0x2015:
-    case 0x2E3A: return DASH;
-    default: return 0;
+    size_t low = 0, high = sizeof table / sizeof *table;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (table[middle].c < c)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    return low < sizeof table / sizeof *table && table[low].c == c ? table[low].mark : 0;
 }
 
 /* Marks that end a unit under each granularity: under SENTENCE and CLAUSE those of the reference server, other scripts added. */
@@ -96,40 +62,6 @@ static int unit_marks(enum th_granularity granularity)
     case TH_CUT_SENTENCE: return STOP | END | DOTS | WIDE;
     case TH_CUT_CLAUSE: return STOP | END | DOTS | WIDE | SEMI | COMMA;
     default: return STOP | END | DOTS | WIDE | SEMI;
-    }
-}
-
-static int is_closer(uint32_t c)
-{
-    switch (c) {
-    case '"':
-    case '\'':
-    case ')':
-    case ']':
-    case '}':
-    case 0xBB:
-    case 0x2019:
-    case 0x201D:
-    case 0x203A:
-    case 0x3009:
-    case 0x300B:
-    case 0x300D:
-    case 0x300F:
-    case 0x3011:
-    case 0x3015:
-    case 0x3017:
-    case 0x3019:
-    case 0x301E:
-    case 0x301F:
-    case 0xFD3E:
-    case 0xFF02:
-    case 0xFF07:
-    case 0xFF09:
-    case 0xFF3D:
-    case 0xFF5D:
-    case 0xFF60:
-    case 0xFF63: return 1;
-    default: return 0;
     }
 }
 
@@ -172,7 +104,7 @@ static void read_stop(const char *text, size_t end, struct stop *stop)
                 stop->kind = stop->kind == WIDE ? WIDE : more;
             else if (stop->kind & (STOP | DOTS))
                 stop->kind = DOTS;
-        } else if (is_closer(c)) {
+        } else if (more == CLOSER) {
             stop->quoted = 1;
         } else if (c == '<' && next < end && text[next] == '/') {
             const char *close = memchr(text + next, '>', end - next < 64 ? end - next : 64);
@@ -252,7 +184,7 @@ static int is_breakable(const char *text, size_t at, size_t end)
 size_t th_cut_next(const struct th_cut *cut, size_t at, size_t end, enum th_level level)
 {
     size_t unit = at;
-    int marks = level == TH_LEVEL_SPACE ? 0 : level == TH_LEVEL_UNIT ? unit_marks(cut->granularity) : 0xFF;
+    int marks = level == TH_LEVEL_SPACE ? 0 : level == TH_LEVEL_UNIT ? unit_marks(cut->granularity) : CLOSER - 1;
     while (at < end) {
         size_t begin = at;
         uint32_t c = th_utf8_next(cut->text, end, &at);

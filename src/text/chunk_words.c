@@ -124,13 +124,14 @@ static int is_ordinal(const char *text, size_t unit, const char *word, size_t by
     return (alone && bytes <= 3) || (bytes <= 2 && (next->lower || is_listed(months, next->word, next->bytes)));
 }
 
-/* Does a word begin here, and not the rest of an address such as "?c=d"? */
+/* Does a word begin here, and not the rest of one such as "Mary's" or of an address such as "?c=d"? */
 static int is_word_begin(const char *text, size_t unit, size_t begin)
 {
     if (begin == unit) return 1;
     size_t before = begin;
     uint32_t c = th_utf8_before(text, unit, &before);
-    return th_is_white_space(c) || (c != '=' && c != '/' && c != '&' && c != '_' && c != '@' && c != '#' && c != '%');
+    if (c == '\'' || c == 0x2019) return before == unit || !th_is_letter(th_utf8_before(text, unit, &before));
+    return c >= 0x80 || strchr("=/&_@#%;:?+~\\", (int)c) == NULL;
 }
 
 int th_is_abbreviation(const char *text, size_t unit, size_t stop, size_t next_at, size_t end)
