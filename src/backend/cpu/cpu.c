@@ -1,14 +1,20 @@
 /* cpu.c - opening the CPU backend: which instruction set, which threads, which parts. */
 #include "backend/cpu/cpu.h"
 
+#ifdef TH_HAVE_AVX2
+#include <cpuid.h>
+#endif
+
 #include "backend/cpu/lm.h"
 #include "base/memory.h"
 
 static int has_avx2(void)
 {
 #ifdef TH_HAVE_AVX2
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned a, b, c, d;
+    __builtin_cpu_init(); /* this also asks whether the system saves the wide registers; clang 14 knows no "f16c" */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 #else
     return 0;
 #endif
