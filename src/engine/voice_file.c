@@ -34,6 +34,13 @@ size_t th_voice_file_frames(const struct th_voice_file *file)
     return frames;
 }
 
+thespis_status th_voice_blame_file(thespis_status status, thespis_error *error)
+{
+    if (status != THESPIS_INVALID && status != THESPIS_LIMIT) return status;
+    if (error != NULL) error->status = THESPIS_FORMAT;
+    return THESPIS_FORMAT;
+}
+
 /* ---- recordings beside it ---------------------------------------------------------------------------------------------------- */
 
 const char *th_voice_suffix(const void *bytes, size_t count)
@@ -171,7 +178,7 @@ static thespis_status read_transcript(const struct th_safetensors *st, size_t in
     thespis_status status = th_validate_text(text, r->transcript_bytes, TH_TEXT_ALLOW_BLANK, NULL, error);
     if (status != THESPIS_OK) {
         th_error_prefix(error, "'%s': %s: ", st->path, key);
-        return status;
+        return th_voice_blame_file(status, error);
     }
     r->transcript = th_copy_string(text, r->transcript_bytes);
     return r->transcript != NULL ? THESPIS_OK : th_fail_memory(error, key, r->transcript_bytes);

@@ -49,6 +49,9 @@ thespis_status th_voice_file_read(const char *path, int keep_codes, struct th_vo
 thespis_status th_voice_file_write(const char *path, const struct th_voice_file *file, thespis_error *error);
 void th_voice_file_free(struct th_voice_file *file);
 
+/* What would be a caller's mistake is the file's when it stands in one: INVALID and LIMIT become FORMAT. */
+thespis_status th_voice_blame_file(thespis_status status, thespis_error *error);
+
 size_t th_voice_file_frames(const struct th_voice_file *file); /* of all references */
 
 /* Where the recording of reference `index` of the voice file at `path` lies; freed with th_free. */

@@ -294,7 +294,7 @@ static thespis_status encode_again(const char *path, const struct th_voice_refer
     char *recording, *bytes;
     size_t count;
     if (r->suffix[0] == '\0')
-        return th_fail(error, THESPIS_INVALID,
+        return th_fail(error, THESPIS_UNSUPPORTED,
                        "another codec made its codes, and no recording of reference %zu is kept: add the voice again", index);
     TH_TRY(th_voice_recording_path(path, r, index, &recording, error));
     thespis_status status = th_file_read(recording, TH_VOICE_MAX_FILE, &bytes, &count, error);
@@ -313,14 +313,13 @@ static thespis_status fill(const char *path, const struct th_voice_file *file, t
     int ours = strcmp(file->codec_id, p->codec->id) == 0;
     if (ours && file->books != p->codebooks)
         return th_fail(error, THESPIS_FORMAT, "codes of %d codebooks, the codec has %d", file->books, p->codebooks);
-    for (size_t i = 0; i < file->count; i++) {
+    thespis_status status = THESPIS_OK;
+    for (size_t i = 0; i < file->count && status == THESPIS_OK; i++) {
         const struct th_voice_reference *r = &file->references[i];
-        if (ours)
-            TH_TRY(thespis_voice_add_codes(voice, r->codes, r->frames, r->transcript, r->transcript_bytes, error));
-        else
-            TH_TRY(encode_again(path, r, i, voice, error));
+        status = ours ? thespis_voice_add_codes(voice, r->codes, r->frames, r->transcript, r->transcript_bytes, error)
+                      : encode_again(path, r, i, voice, error);
     }
-    return THESPIS_OK;
+    return th_voice_blame_file(status, error);
 }
 
 thespis_status th_voice_load_file(const char *path, thespis_engine *engine, thespis_voice **voice, thespis_error *error)
