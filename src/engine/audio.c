@@ -48,6 +48,8 @@ static void transpose_codes(const struct thespis_engine *e, struct thespis_reque
 static void settle(struct thespis_engine *e)
 {
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
+        /* One cancelled while its last frame was drawn left its lane as if it had ended well. */
+        if (r->phase == TH_DRAWN && r->cancelled) th_request_fail_cancelled(r);
         if (r->phase != TH_DRAWN || (r->status == THESPIS_OK && r->decoded < r->ready)) continue;
         transpose_codes(e, r);
         r->phase = TH_DONE;

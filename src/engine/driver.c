@@ -18,6 +18,13 @@ void th_request_fail(struct thespis_request *r, thespis_status status, const the
     }
 }
 
+void th_request_fail_cancelled(struct thespis_request *r)
+{
+    thespis_error error;
+    th_fail(&error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
+    th_request_fail(r, THESPIS_CANCELLED, &error);
+}
+
 static void leave_lane(struct thespis_engine *e, struct thespis_request *r)
 {
     if (r->phase == TH_WAITING) e->waiting--;
@@ -40,9 +47,7 @@ static void end_early(struct thespis_engine *e)
 {
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
         if (r->phase >= TH_DRAWN || !(r->cancelled || r->cut)) continue;
-        thespis_error error;
-        th_fail(&error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
-        if (r->cancelled) th_request_fail(r, THESPIS_CANCELLED, &error);
+        if (r->cancelled) th_request_fail_cancelled(r);
         end_drawing(e, r);
     }
 }

@@ -116,7 +116,8 @@ int th_window_frames(int first_chunk, int chunk, int index);
 /* The frame limit of the prompt in r->rows, and that both fit the context together. */
 thespis_status th_request_plan(const struct thespis_engine *engine, struct thespis_request *request, thespis_error *error);
 
-/* Ends a request that failed, under the mutex. */
+/* Ends a request that failed, or was cancelled, under the mutex. The first reason stands. */
+void th_request_fail_cancelled(struct thespis_request *request);
 void th_request_fail(struct thespis_request *request, thespis_status status, const thespis_error *error);
 
 #endif

@@ -209,11 +209,7 @@ static void cancel(struct thespis_request *r)
     struct thespis_engine *e = r->engine;
     if (r->phase == TH_DONE && r->ring_count == 0) return; /* over: the outcome stands */
     r->cancelled = 1;
-    if (r->status == THESPIS_OK && r->phase >= TH_DRAWN) {
-        thespis_error error;
-        th_fail(&error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
-        th_request_fail(r, THESPIS_CANCELLED, &error);
-    }
+    if (r->phase >= TH_DRAWN) th_request_fail_cancelled(r);
     pthread_cond_signal(&e->driver_wake);
     pthread_cond_signal(&e->codec_wake);
     pthread_cond_broadcast(&r->changed);
