@@ -101,7 +101,7 @@ static void test_sentences(void **state)
         "A.B.C. is short. | Node.js is not.",
         "<whisper>One. Two.</whisper> | [sighs. loudly] Three. | <b>Four</b>. | Five.",
         "Hi.|[laughs] You.|<soft>Me.</soft> | Us.",
-        "<break time=\"1. 5s\"/> Go. | a < b. | c > d. | <never closed. | Yes.",
+        "<break time=\"1. 5s\"/> Go. | a < bee. | Cee > d. | <never closed. | Yes.",
         "all in lower case. | it goes on. | like this.",
         "Wait\xE2\x80\xA6 | Go on\xE2\x80\xA6 slowly. | well\xE2\x80\xA6maybe.",
     };
