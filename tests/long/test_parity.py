@@ -247,7 +247,7 @@ def test_encode(codec_case, thespis, samples):
 
 
 def test_decode_and_encode_commands(codec_case, thespis):
-    """The commands write what check computes: the nearest PCM steps, the same codes."""
+    """The commands write what check computes: PCM within a step, the same codes."""
     from scipy.io import wavfile
 
     codec, checkpoint, folder = codec_case
@@ -257,7 +257,7 @@ def test_decode_and_encode_commands(codec_case, thespis):
     thespis("decode", folder / "nine.npy", "--codec", pth, "--out", folder / "nine.wav")
     rate, pcm = wavfile.read(folder / "nine.wav")
     assert rate == 44100 and pcm.dtype == np.int16
-    assert np.abs(pcm - np.clip(codec.decode(codes), -1, 1) * 32767).max() <= 0.51
+    assert np.abs(pcm - np.clip(codec.decode(codes), -1, 1) * 32767).max() <= 1
     wavfile.write(folder / "tone.wav", 44100, speechlike(30_000, 1))
     thespis("encode", folder / "tone.wav", "--codec", pth, "--out", folder / "tone.npy")
     got = np.load(folder / "tone.npy")
