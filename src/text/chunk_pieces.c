@@ -98,19 +98,37 @@ static thespis_status pack(struct packer *packer, size_t begin, size_t end, thes
     return THESPIS_OK;
 }
 
-/* Cuts [begin, end) between graphemes, each piece as long as the limit lets it be. */
+/* What numbers and words of Latin letters are made of. */
+static int is_sticky(uint32_t c)
+{
+    return c < 0x250 && (th_is_letter(c) || th_is_number(c) || c == '.' || c == ',' || c == '\'');
+}
+
+/* Would a cut here tear a number or a Latin word? */
+static int is_torn(const struct th_cut *cut, size_t begin, size_t at, size_t end)
+{
+    size_t before = at;
+    return at > begin && at < end && is_sticky(th_utf8_next(cut->text, end, &at)) &&
+           is_sticky(th_utf8_before(cut->text, begin, &before));
+}
+
+/* Cuts [begin, end) between graphemes, each piece as long as the limit lets it be, or shorter by up to a half to keep a number or a
+ * Latin word in one piece. */
 static thespis_status cut_graphemes(struct packer *packer, size_t begin, size_t end, thespis_error *error)
 {
     const struct th_cut *cut = packer->cut;
-    size_t text_begin = th_skip_space(cut->text, begin, end), last = begin;
+    size_t text_begin = th_skip_space(cut->text, begin, end), calm = begin;
     for (size_t at = begin; at < end;) {
         size_t next = th_cut_step(cut, at, end);
-        if (last > text_begin && th_trim_end(cut->text, at, next) > at && next - text_begin > packer->limit) {
-            TH_TRY(pack(packer, begin, last, error));
-            begin = at;
-            text_begin = th_skip_space(cut->text, at, end);
+        int blank = th_trim_end(cut->text, at, next) == at;
+        while (at > text_begin && !blank && next - text_begin > packer->limit) {
+            size_t to = calm > text_begin + packer->limit / 2 ? calm : at;
+            TH_TRY(pack(packer, begin, to, error));
+            calm = begin = to;
+            text_begin = th_skip_space(cut->text, to, end);
         }
-        last = at = next;
+        at = next;
+        if (!is_torn(cut, begin, at, end)) calm = at;
     }
     return pack(packer, begin, end, error);
 }

@@ -53,7 +53,7 @@ static void expect_bars(const char *const *lines, size_t count, enum th_granular
         char text[1024] = "", wanted[1024] = "";
         for (const char *c = lines[i]; *c != 0; c++) {
             int spaced = strncmp(c, SEPARATOR, 3) == 0, cut = spaced || *c == '|';
-            strncat(text, spaced ? " " : c, !cut || spaced);
+            strncat(text, spaced ? " " : c, cut && !spaced ? 0 : 1);
             strncat(wanted, cut ? SEPARATOR : c, cut ? 3 : 1);
             c += spaced ? 2 : 0;
         }
@@ -154,8 +154,10 @@ static void test_auto_packs(void **state)
     (void)state;
     expect("One two. Three four. Five six. Seven.", TH_CUT_AUTO, 30, 3, "One two. Three four. Five six. | Seven.");
     expect("Alpha beta, gamma delta, epsilon zeta eta.", TH_CUT_AUTO, 30, 3, "Alpha beta, gamma delta, | epsilon zeta eta.");
+    expect("你好世界你好你2026年", TH_CUT_AUTO, 24, 3, "你好世界你好你 | 2026年");
     expect("alpha beta gamma delta epsilon zeta eta", TH_CUT_AUTO, 24, 3, "alpha beta gamma delta | epsilon zeta eta");
     expect("abcdefghijklmnopqrstuvwxyz0123456789", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopqrstuvwx | yz0123456789");
+    expect("你好世界你好你2026年", TH_CUT_AUTO, 24, 3, "你好世界你好你 | 2026年");
     expect("alpha beta gamma delt\xC2\xA0"
            "epsilon zeta",
            TH_CUT_AUTO, 24, 3,
