@@ -66,7 +66,7 @@ struct th_lm_kernels {
     /* y = (sum over slots of weights[s] * down[entries[s]], in slot order) + open * shared; down [*][n] */
     void (*mix)(const float *down, const int *entries, const float *weights, int top_k, const float *shared, float open, int n,
                 int bf16, float *y);
-    /* Groups of 128: E4M3 values of x * (448 / largest) as floats, and largest / 448. */
+    /* Groups of 128: E4M3 values of x * (1 / largest * 448) as floats, and largest / 448. */
     void (*quantise)(const float *x, int n, float *values, float *scales);
     /* Softmax over `experts` logits, the top_k best (ties to the lowest id) in falling order, weights divided by their sum.
      * scratch [experts]: probabilities. */

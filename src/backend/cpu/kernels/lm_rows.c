@@ -101,7 +101,7 @@ void TH_NAME(th_lm_quantise)(const float *x, int n, float *values, float *scales
         v16 largest = v16_set1(1e-10f);
         for (int i = first; i < end; i += 16) largest = v16_max(v16_abs(v16_load_upto(x + i, end - i)), largest);
         float most = v16_maximum(largest);
-        v16 inverse = v16_set1(448.0f / most);
+        v16 inverse = v16_set1(1.0f / most * 448.0f); /* two roundings, in this order, as the reference evaluates 448 / most */
         scales[first / 128] = most * (1.0f / 448.0f);
         for (int i = first; i < end; i += 16)
             v16_store_upto(values + i, to_e4m3(v16_mul(v16_load_upto(x + i, end - i), inverse)), end - i);
