@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -94,6 +95,7 @@ class Reference:
         key = mode, act_quant
         if key not in self.models:
             self.models.clear()
+            gc.collect()  # modules hold each other: without this two models are in memory
             self.models[key] = ref.Model(self.checkpoint, self.sglang_omni, mode, act_quant)
         return self.models[key]
 
