@@ -85,30 +85,51 @@ static void open_cluster(struct th_cut *cut, size_t begin, size_t end, size_t li
         if (((uint8_t)cut->text[at] & 0xC0) != 0x80) set(cut->may_cut, at);
 }
 
-/* Is there a boundary of clusters between two code points? State is the library's, zero after a boundary. */
-static int is_apart(uint32_t before, uint32_t c, utf8proc_int32_t *state)
+/* Signs that stack the next letter of an Indic or Southeast Asian script on the letter before. */
+static int is_linker(uint32_t c)
 {
+    static const uint16_t linkers[] = {0x94D, 0x9CD,  0xA4D,  0xACD,  0xB4D,  0xC4D,  0xCCD,
+                                       0xD4D, 0x1039, 0x17D2, 0x1A60, 0x1B44, 0x1BAB, 0xA9C0};
+    if (c < 0x94D) return 0;
+    for (size_t i = 0; i < sizeof linkers / sizeof *linkers; i++)
+        if (linkers[i] == c) return 1;
+    return 0;
+}
+
+/* Between which code points a cluster ends. The library's rules are Unicode 15's; `linked` adds the later one that conjuncts stay
+ * whole: a linker, joiners after it or not, holds on to the letter that follows. */
+struct clusters {
+    uint32_t before;
+    utf8proc_int32_t state;
+    int linked;
+};
+
+static int is_apart(struct clusters *clusters, uint32_t c)
+{
+    uint32_t before = clusters->before;
+    int linked = clusters->linked;
+    clusters->before = c;
+    clusters->linked = is_linker(c) || (linked && c == 0x200D);
     if (before >= ' ' && before < 0x7F && c >= ' ' && c < 0x7F) { /* most of most texts */
-        *state = 0;
+        clusters->state = 0;
         return 1;
     }
-    return utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, state);
+    int apart = utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, &clusters->state);
+    return apart && !(linked && c >= 0x900 && th_is_letter(c));
 }
 
 static void mark_clusters(struct th_cut *cut, const struct th_turn *turn)
 {
     size_t limit = cut->target - th_cut_tag_bytes(turn->speaker), begin = turn->body;
-    utf8proc_int32_t state = 0;
-    uint32_t before = 0;
+    struct clusters clusters = {0};
     for (size_t at = turn->body; at < turn->end;) {
         size_t from = at;
         uint32_t c = th_utf8_next(cut->text, turn->end, &at);
-        if (from > turn->body && is_apart(before, c, &state)) {
+        if (is_apart(&clusters, c) && from > turn->body) {
             set(cut->may_cut, from);
             open_cluster(cut, begin, from, limit);
             begin = from;
         }
-        before = c;
     }
     set(cut->may_cut, turn->body);
     open_cluster(cut, begin, turn->end, limit);

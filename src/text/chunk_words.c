@@ -6,7 +6,7 @@
 #include "text/chunk_parts.h"
 #include "text/unicode.h"
 
-#define WORD_BYTES 24 /* longer words are no abbreviations */
+#define WORD_BYTES 24 /* longer words are in no list */
 
 /* Lists are words between blanks. A word in lower case is found in any case, others as they are written. */
 
@@ -46,7 +46,7 @@ static int is_listed(const char *list, const char *word, size_t bytes)
     return strstr(list, key) != NULL || strstr(list, lower) != NULL;
 }
 
-/* Where the word that ends at `stop` begins, or `stop` when it is too long to be an abbreviation. */
+/* Where the word that ends at `stop` begins. */
 static size_t word_begin(const char *text, size_t unit, size_t stop)
 {
     size_t at = stop;
@@ -55,7 +55,6 @@ static size_t word_begin(const char *text, size_t unit, size_t stop)
         uint32_t c = th_utf8_before(text, unit, &before);
         if (c != '.' && !th_is_letter(c) && !th_is_number(c) && !th_is_mark(c)) break;
         at = before;
-        if (stop - at > WORD_BYTES) return stop;
     }
     return at;
 }

@@ -50,13 +50,15 @@ static void expect(const char *text, enum th_granularity granularity, size_t tar
 static void expect_bars(const char *const *lines, size_t count, enum th_granularity granularity)
 {
     for (size_t i = 0; i < count; i++) {
-        char text[1024] = "", wanted[1024] = "";
+        char text[1024], wanted[1024];
+        size_t t = 0, w = 0;
         for (const char *c = lines[i]; *c != 0; c++) {
-            int spaced = strncmp(c, SEPARATOR, 3) == 0, cut = spaced || *c == '|';
-            strncat(text, spaced ? " " : c, cut && !spaced ? 0 : 1);
-            strncat(wanted, cut ? SEPARATOR : c, cut ? 3 : 1);
+            int spaced = strncmp(c, SEPARATOR, 3) == 0, bar = spaced || *c == '|';
+            if (!bar || spaced) text[t++] = *c;
+            for (int k = 0; k < (bar ? 3 : 1); k++) wanted[w++] = bar ? SEPARATOR[k] : *c;
             c += spaced ? 2 : 0;
         }
+        text[t] = wanted[w] = 0;
         expect(text, granularity, 300, 3, wanted);
     }
 }
@@ -71,6 +73,10 @@ static void test_fitting_text_is_untouched(void **state)
         expect(texts[i], TH_CUT_NONE, 24, 1, texts[i]);
     }
     expect("One line\nand another", TH_CUT_SENTENCE, 300, 3, "One line\nand another");
+    char text[400] = "One.";
+    memset(text + 4, '\n', 300);
+    expect(text, TH_CUT_SENTENCE, 300, 3, "One.");
+    expect(text, TH_CUT_AUTO, 300, 3, "One.");
     expect("One two.\nthree four five.\n", TH_CUT_AUTO, 24, 3, "One two. | three four five.");
     for (int granularity = TH_CUT_NONE; granularity <= TH_CUT_CLAUSE; granularity++) {
         expect("", (enum th_granularity)granularity, 300, 3, "");
@@ -101,8 +107,9 @@ static void test_sentences(void **state)
         "A.B.C. is short. | Node.js is not.",
         "<whisper>One. Two.</whisper> | [sighs. loudly] Three. | <b>Four</b>. | Five.",
         "Hi.|[laughs] You.|<soft>Me.</soft> | Us.",
-        "<break time=\"1. 5s\"/> Go. | a < bee. | Cee > d. | <never closed. | Yes.",
+        "<break note=\"now go. So\"/> Go. | a < bee. | Cee > d. | <never closed. | Yes.",
         "all in lower case. | it goes on. | like this.",
+        "[sighs.] Fine. | Quoi.\xC2\xA0Non. | Si.",
         "Wait\xE2\x80\xA6 | Go on\xE2\x80\xA6 slowly. | well\xE2\x80\xA6maybe.",
     };
     expect_bars(lines, sizeof lines / sizeof *lines, TH_CUT_SENTENCE);
@@ -181,6 +188,11 @@ static void test_spans_stay_whole(void **state)
            "[one | [two three four five six] | seven eight nine ten");
     expect("one two three <|some token, ab. cd ef|> four five", TH_CUT_AUTO, 24, 3,
            "one two three | <|some token, ab. cd ef|> | four five");
+    expect("[one two <b>three] four five six seven</b> eight", TH_CUT_AUTO, 24, 3,
+           "[one two <b>three] four five six seven</b> | eight");
+    expect("<a>x <b>y</a> one two three four five six</a>", TH_CUT_AUTO, 24, 3, "<a>x <b>y</a> one two | three four five six</a>");
+    expect("\xE2\x80\x94 [a cue longer than the limit of bytes] Bye.", TH_CUT_AUTO, 24, 3,
+           "\xE2\x80\x94 [a cue longer than the limit of bytes] | Bye.");
     expect("<a>one two three four, five six. seven", TH_CUT_AUTO, 24, 3, "<a>one two three four, | five six. seven");
 }
 
@@ -195,6 +207,12 @@ static void test_speakers(void **state)
            "<|speaker:1|> Hi.\n<|speaker:2|> ... | <|speaker:1|> You.");
     expect("<a>one <|speaker:1|> two</a> three. Four.", TH_CUT_SENTENCE, 300, 3,
            "<|speaker:0|> <a>one | <|speaker:1|> two</a> three. | <|speaker:1|> Four.");
+    expect("<|speaker:1|> [x <|speaker:2|> one two three four five six seven] eight", TH_CUT_AUTO, 40, 3,
+           "<|speaker:1|> [x | <|speaker:2|> one two three four five | <|speaker:2|> six seven] eight");
+    expect("<|speaker:1|> a <|speaker:2|> bcdefg", TH_CUT_SENTENCE, 36, 3, "<|speaker:1|> a | <|speaker:2|> bcdefg");
+    expect("<|speaker:1|>a<|speaker:2|>bcdefghi", TH_CUT_AUTO, 36, 3, "<|speaker:1|>a<|speaker:2|>bcdefghi");
+    expect("<|speaker:1|>a<|speaker:2|>bcdefg\n\n\n\n\n\n", TH_CUT_AUTO, 36, 3, "<|speaker:1|> a\n<|speaker:2|> bcdefg");
+    expect("<|speaker:1|>a<|speaker:2|>bcdefgh\n\n\n\n\n\n", TH_CUT_AUTO, 36, 3, "<|speaker:1|> a | <|speaker:2|> bcdefgh");
     struct th_chunks chunks;
     const char *text = "<|speaker:1|> aaaa aaaa. <|speaker:2|> bbbb bbbb.\n\n<|speaker:1|> cccc.";
     assert_int_equal(th_chunks_cut(text, strlen(text), TH_CUT_AUTO, 60, 3, &chunks, &error), THESPIS_OK);
@@ -218,19 +236,48 @@ static void test_silent_parts_join(void **state)
     expect("[sighs] [laughs] Hm. ", TH_CUT_SENTENCE, 300, 3, "[sighs] [laughs] Hm. ");
 }
 
+/* Is there something to say in the first chunk? */
+static int first_speaks(const char *text)
+{
+    struct th_chunks chunks;
+    assert_int_equal(th_chunks_cut(text, strlen(text), TH_CUT_AUTO, 300, 3, &chunks, &error), THESPIS_OK);
+    int speaks = chunks.items[0].speaks;
+    th_chunks_free(&chunks);
+    return speaks;
+}
+
+static void test_what_speaks(void **state)
+{
+    (void)state;
+    static const char *const silent[] = {"...", "[ ]", "<a></a>", "<|token|>", "\xF0\x9F\x98\x80", "<|speaker:1|> ?"};
+    static const char *const spoken[] = {"a", "\xE5\xA5\xBD", "[!]", "[ laughs ]", "<a>1</a>", "a < b", "<|speaker:1|> ? 1"};
+    for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) assert_int_equal(first_speaks(silent[i]), 0);
+    for (size_t i = 0; i < sizeof spoken / sizeof *spoken; i++) assert_int_equal(first_speaks(spoken[i]), 1);
+}
+
+/* A whole span takes in no more silent marks than the target. */
+static void test_whole_span_is_bounded(void **state)
+{
+    (void)state;
+    char text[1100] = "[a cue longer than the limit of bytes]";
+    size_t span = strlen(text);
+    memset(text + span, '!', 1000);
+    struct th_chunks chunks;
+    assert_int_equal(th_chunks_cut(text, span + 1000, TH_CUT_AUTO, 24, 3, &chunks, &error), THESPIS_OK);
+    assert_true(chunks.count > 35);
+    assert_true(chunks.items[0].bytes <= span + 24);
+    for (size_t i = 1; i < chunks.count; i++) assert_true(chunks.items[i].bytes <= 24 && !chunks.items[i].speaks);
+    th_chunks_free(&chunks);
+}
+
 static void test_graphemes(void **state)
 {
     (void)state;
-    /* A family of 25 bytes and an e with its accent stay whole. */
-    static const char family[] = "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x91\xA7";
-    char text[128], wanted[160];
-    snprintf(text, sizeof text, "abcdefghij%s%s", family, family);
-    snprintf(wanted, sizeof wanted, "abcdefghi | j%s | %s", family, family);
-    struct th_chunks chunks;
-    assert_int_equal(th_chunks_cut(text, strlen(text), TH_CUT_AUTO, 32, 3, &chunks, &error), THESPIS_OK);
-    for (size_t i = 0; i < chunks.count; i++)
-        assert_true((uint8_t)chunks.items[i].text[0] != 0xE2 && strncmp(chunks.items[i].text, "\xF0\x9F\x91\xA7", 4) != 0);
-    th_chunks_free(&chunks);
+    expect("abcdefghij👩‍👩‍👧👩‍👩‍👧", TH_CUT_AUTO, 32, 3,
+           "abcdefghij👩‍👩‍👧 | 👩‍👩‍👧");
+    expect("abcdefghij👩‍👩‍👧x👩‍👩‍👧", TH_CUT_AUTO, 32, 3,
+           "abcdefghij👩‍👩‍👧 | x👩‍👩‍👧");
+    expect("abcdefghijklmnopqrक्षिx", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopqr | क्षिx");
     expect("abcdefghijklmnopqrstuvwe\xCC\x81xyz", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopqrstuvw | e\xCC\x81xyz");
 }
 
@@ -352,6 +399,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_spans_stay_whole),
         cmocka_unit_test(test_speakers),
         cmocka_unit_test(test_silent_parts_join),
+        cmocka_unit_test(test_what_speaks),
+        cmocka_unit_test(test_whole_span_is_bounded),
         cmocka_unit_test(test_graphemes),
         cmocka_unit_test(test_text_without_marks),
         cmocka_unit_test(test_refusals),
