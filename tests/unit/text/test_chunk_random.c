@@ -137,7 +137,8 @@ static size_t cluster_end(const char *text, size_t bytes, size_t begin)
     while (at < bytes) {
         size_t from = at;
         uint32_t c = th_utf8_next(text, bytes, &at);
-        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, &state)) return from;
+        int conjunct = before == 0x94D && th_is_letter(c); /* a newer rule than the library's, for the one such sign in the words */
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)before, (utf8proc_int32_t)c, &state) && !conjunct) return from;
         before = c;
     }
     return bytes;
