@@ -10,7 +10,8 @@ const struct cli_command cli_commands[] = {
      "  thespis speak --ref anna.wav --ref-text \"What Anna says there.\" --out hi.wav \"Hi, it is me.\"\n"
      "  fortune | thespis speak --format pcm --out - | aplay -f S16_LE -r 44100\n",
      cli_speak},
-    {"voice", CLI_VOICE | CLI_SPEAK, "voice add|list|show|remove|say [options] [NAME] [TEXT]", "keep voices under names, and speak with them",
+    {"voice", CLI_VOICE | CLI_SPEAK, "voice add|list|show|remove|say [options] [NAME] [TEXT]",
+     "keep voices under names, and speak with them",
      "add NAME --ref FILE --ref-text TEXT ...   encode recordings and keep them as a voice\n"
      "list                                      the voices there are\n"
      "show NAME                                 what a voice is made of\n"

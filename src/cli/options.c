@@ -103,7 +103,8 @@ static const struct option table[] = {
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
      "Refuse longer recordings; 0 sets no limit."},
 
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0,
+     NULL, NULL,
      "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
      "models/stage."},
     {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,

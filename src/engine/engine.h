@@ -66,7 +66,7 @@ struct thespis_request {
     thespis_error error;
     int32_t *frames; /* [capacity][1 + codebooks]; the first `ready` are final */
     int capacity;
-    int drawn;                  /* frames drawn, end of speech not counted; ready <= drawn <= ready + 1 */
+    int drawn; /* frames drawn, end of speech not counted; ready <= drawn <= ready + 1 */
     int ready;
     int32_t *codes;             /* [codebooks][ready], filled when it is done */
     int prompt_rows;            /* of all chunks begun */

@@ -138,6 +138,16 @@ class Data(torch.utils.data.IterableDataset):
             yield (kind, *[torch.from_numpy(np.stack(x)) for x in zip(*out)])
 
 
+class Plain:
+    """Draws for the held-out sequences: any item, no noise, a reference where the kind has one."""
+    def __init__(self, seed):
+        self.r = np.random.default_rng(seed)
+        self.integers = self.r.integers
+
+    def random(self):
+        return 0.7
+
+
 def main():
     dev = torch.device(a.device)
     cuda = a.device == "cuda"
@@ -222,8 +232,7 @@ def main():
 
     # held-out sequences: short ones without, and with a reference; both seeds are fixed
     hd = Data(pr, [(vv, held[i % 1000], c) for i, (vv, c) in sorted(hcodes.items()) if c.shape[1] <= 100])
-    rr = np.random.default_rng(5)
-    rr.random, noise = (lambda *n: noise(*n) if n else 0.7), rr.random
+    rr = Plain(5)
     hb = [[torch.from_numpy(np.stack(x)).to(dev) for x in zip(*[hd.one(rr, k) for _ in range(96 if cuda else 2)])] for k in (0, 1)]
 
     @torch.no_grad()
