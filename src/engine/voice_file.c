@@ -205,10 +205,10 @@ static thespis_status read_recording(const struct th_safetensors *st, size_t ind
 
 static thespis_status read_all(const struct th_safetensors *st, int keep, struct th_voice_file *file, thespis_error *error)
 {
+    TH_TRY(read_facts(st, file, error));
     if (st->count < 1 || st->count > THESPIS_MAX_SPEAKERS)
         return th_fail(error, THESPIS_FORMAT, "'%s' has %zu tensors, a voice has 1 to %d references", st->path, st->count,
                        THESPIS_MAX_SPEAKERS);
-    TH_TRY(read_facts(st, file, error));
     TH_TRY(TH_ALLOC(&file->references, st->count, "references", error));
     file->count = st->count;
     for (size_t i = 0; i < file->count; i++) {

@@ -485,10 +485,10 @@ static void damaged_files_are_refused_by_name(void **state)
         assert_load_fails(&store, "anna", THESPIS_FORMAT, damages[i].words);
     }
     /* Right as a file, but not what the codec of this id can have made. */
-    struct damage wrong = {"codec_id", model->parts.codec->id, NULL, TH_I16, 10, 5, 4096, "must be 0 to"};
+    struct damage wrong = {"codec_id", model->parts.codec->id, NULL, TH_I16, model->parts.codebooks, 5, 4096, "must be 0 to"};
     write_damaged(path, &wrong);
     assert_load_fails(&store, "anna", THESPIS_FORMAT, wrong.words);
-    wrong = (struct damage){"codec_id", model->parts.codec->id, NULL, TH_I16, 9, 5, 3, "9 codebooks"};
+    wrong = (struct damage){"codec_id", model->parts.codec->id, NULL, TH_I16, model->parts.codebooks + 1, 5, 3, "the codec has"};
     write_damaged(path, &wrong);
     assert_load_fails(&store, "anna", THESPIS_FORMAT, wrong.words);
     th_free(path);
