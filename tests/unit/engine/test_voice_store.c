@@ -526,6 +526,44 @@ static void cut_files_are_listed_as_damaged(void **state)
     th_voice_store_close(&store);
 }
 
+/* Bytes changed at random, in the header above all: read well, or refused as a file; the sanitizers watch. */
+static void mutated_files_are_read_or_refused(void **state)
+{
+    struct th_voice_store store = new_store();
+    thespis_error error;
+    uint32_t random = 12345;
+    char *path, *bytes;
+    size_t count;
+    int refused = 0;
+    (void)state;
+    add(&store, "anna", &first, "words", 0);
+    path = path_of(&store, "anna");
+    assert_int_equal(th_file_read(path, 1 << 20, &bytes, &count, &error), THESPIS_OK);
+    for (int i = 0; i < 3000; i++) {
+        struct th_voice_file file;
+        FILE *out = fopen(path, "wb");
+        size_t places[3];
+        char before[3];
+        for (int k = 0; k < 3; k++) {
+            random = random * 1664525u + 1013904223u;
+            places[k] = (random >> 8) % (k == 2 ? count : 900);
+            before[k] = bytes[places[k]];
+            bytes[places[k]] = (char)(i % 3 == 0 ? "0{}[],:\"\\u-9"[random % 12] : (int)(random >> 24));
+        }
+        assert_int_equal(fwrite(bytes, 1, count, out), count);
+        assert_int_equal(fclose(out), 0);
+        thespis_status status = th_voice_file_read(path, 1, &file, &error);
+        assert_true(status == THESPIS_OK || status == THESPIS_FORMAT);
+        refused += status != THESPIS_OK;
+        if (status == THESPIS_OK) th_voice_file_free(&file);
+        for (int k = 2; k >= 0; k--) bytes[places[k]] = before[k];
+    }
+    assert_true(refused > 1500);
+    th_free(bytes);
+    th_free(path);
+    th_voice_store_close(&store);
+}
+
 /* What a writer that was killed leaves is no voice and does not stay for ever. */
 static void leftovers_do_no_harm(void **state)
 {
@@ -766,6 +804,7 @@ int main(void)
         cmocka_unit_test(another_codecs_voice_is_encoded_again),
         cmocka_unit_test(damaged_files_are_refused_by_name),
         cmocka_unit_test(cut_files_are_listed_as_damaged),
+        cmocka_unit_test(mutated_files_are_read_or_refused),
         cmocka_unit_test(leftovers_do_no_harm),
         cmocka_unit_test(every_failing_allocation_is_told),
         cmocka_unit_test(crowds_do_not_mix_voices_up),
