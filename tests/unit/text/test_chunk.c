@@ -107,7 +107,7 @@ static void test_sentences(void **state)
         "A.B.C. is short. | Node.js is not.",
         "<whisper>One. Two.</whisper> | [sighs. loudly] Three. | <b>Four</b>. | Five.",
         "Hi.|[laughs] You.|<soft>Me.</soft> | Us.",
-        "<break note=\"now go. So\"/> Go. | a < bee. | Cee > d. | <never closed. | Yes.",
+        "Now <break note=\"pause. So\"/> go. | a < bee. | Cee > d. | <never closed. | Yes.",
         "all in lower case. | it goes on. | like this.",
         "[sighs.] Fine. | Quoi.\xC2\xA0Non. | Si.",
         "Wait\xE2\x80\xA6 | Go on\xE2\x80\xA6 slowly. | well\xE2\x80\xA6maybe.",
