@@ -278,6 +278,7 @@ static void test_graphemes(void **state)
     expect("abcdefghij👩‍👩‍👧x👩‍👩‍👧", TH_CUT_AUTO, 32, 3,
            "abcdefghij👩‍👩‍👧 | x👩‍👩‍👧");
     expect("abcdefghijklmnopqrक्षिx", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopqr | क्षिx");
+    expect("abcdefghijklmnopqक्\u200Dष", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopq | क्\u200Dष");
     expect("abcdefghijklmnopqrstuvwe\xCC\x81xyz", TH_CUT_AUTO, 24, 3, "abcdefghijklmnopqrstuvw | e\xCC\x81xyz");
 }
 
