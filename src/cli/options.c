@@ -21,8 +21,8 @@ struct option {
 };
 
 #define AT(field) offsetof(struct cli_settings, field)
-#define EVERYTHING (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT | CLI_VOICE)
-#define ENGINE (CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE)
+#define EVERYTHING (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT | CLI_VOICE)
+#define ENGINE (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE)
 
 static const struct option table[] = {
     {CLI_SPEAK, "Voice", "--voice", "NAME", TEXT, AT(voice), 0, 0, NULL, NULL,
@@ -103,15 +103,16 @@ static const struct option table[] = {
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
      "Refuse longer recordings; 0 sets no limit."},
 
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE, "Model", "--checkpoint", "DIR", TEXT, AT(checkpoint), 0, 0,
-     NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE | CLI_BENCH, "Model", "--checkpoint", "DIR", TEXT,
+     AT(checkpoint), 0, 0, NULL, NULL,
      "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
      "models/stage."},
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE | CLI_BENCH, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0,
+     NULL, NULL,
      "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
     {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
     {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},
-    {CLI_SPEAK | CLI_CHECK, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
+    {CLI_SPEAK | CLI_CHECK | CLI_BENCH, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
      "f32, or bf16: activations rounded where the reference rounds them."},
     {ENGINE, "Model", "--isa", "NAME", CHOICE, AT(isa), 0, 0, "auto portable avx2", "auto",
      "The CPU's instruction set; every choice gives the same bytes."},
@@ -125,7 +126,7 @@ static const struct option table[] = {
     {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
      "Rows of a prompt that are fed at once. Changes no byte."},
 
-    {CLI_INSPECT | CLI_CHECK | CLI_VOICE, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
+    {CLI_INSPECT | CLI_CHECK | CLI_VOICE | CLI_BENCH, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
     {CLI_INSPECT, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL, "inspect prompt: codes of a reference (.npy, .json)."},
     {CLI_INSPECT, "Voice", "--ref-text", "TEXT", REFERENCE_TEXT, 0, 0, 0, NULL, NULL, "The words spoken in the --ref before it."},
     {ENGINE | CLI_CONVERT, "Output", "--quiet", NULL, FLAG, AT(quiet), 0, 0, NULL, NULL, "No progress and no closing line."},

@@ -8,7 +8,16 @@
 #include "thespis.h"
 
 /* The commands, as bits: an option names the commands that know it. */
-enum { CLI_SPEAK = 1, CLI_ENCODE = 2, CLI_DECODE = 4, CLI_INSPECT = 8, CLI_CHECK = 16, CLI_CONVERT = 32, CLI_VOICE = 64 };
+enum {
+    CLI_SPEAK = 1,
+    CLI_ENCODE = 2,
+    CLI_DECODE = 4,
+    CLI_INSPECT = 8,
+    CLI_CHECK = 16,
+    CLI_CONVERT = 32,
+    CLI_VOICE = 64,
+    CLI_BENCH = 128
+};
 
 /* Everything a command line can say. Strings belong to argv. */
 struct cli_settings {
@@ -82,6 +91,7 @@ int cli_decode(const struct cli_settings *settings);
 int cli_inspect(const struct cli_settings *settings);
 int cli_check(const struct cli_settings *settings);
 int cli_convert(const struct cli_settings *settings);
+int cli_bench(const struct cli_settings *settings);
 int cli_voice(const struct cli_settings *settings);
 
 /* The commands in the order of help, ended by a NULL name. */
