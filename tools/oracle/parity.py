@@ -40,8 +40,8 @@ RUNS = [*long_tests.RUNS, ("stage", 0, "plain", 11), ("stage", 0, "clone", 12)]
 CODECS = ["tiny", "small", "wide-heads", "odd", "stage"]
 LEAST_PICKS = 250
 FREE_FRAMES = 40
-REST = ("tokenizer, against tokenizers", "prompt rows, against build_prompt_rows", "sampler, against the wheel's kernels",
-        "resampler, against torchaudio", "the oracle's own sampler")
+PARTS = ("tokenizer, against tokenizers", "prompt rows, against build_prompt_rows", "sampler, against the wheel's kernels",
+         "resampler, against torchaudio", "the oracle's own sampler")
 ARRAYS = ("embeds", "backbone_layers", "backbone_final", "tower_layers")
 
 
@@ -259,7 +259,7 @@ Each line runs `thespis` and the oracle (`tools/oracle`) on the same checkpoint 
 | --- | --- |
 | commit | {commit} |
 | date | {date} |
-| machine | {machine}, one thread; instruction set {isa} |
+| machine | {machine}; instruction set {isa} |
 | oracle | {versions} |
 | not run | {missing} |
 | missed limits | {failed} |
@@ -363,15 +363,15 @@ def measure_codecs(results: Results, thespis, work: pathlib.Path, sglang_omni: s
 def measure_rest(results: Results, sglang_omni: str, strings: int, wanted) -> None:
     if not wanted("text"):
         return
-    results.measure("rest", REST[0], lambda: measure_tokenizer(strings))
-    results.measure("rest", REST[1], lambda: measure_prompt(sglang_omni))
+    results.measure("rest", PARTS[1], lambda: measure_prompt(sglang_omni))
     draws = len((ROOT / "tests/vectors/sampler/draws.tsv").read_text().splitlines()) - 1  # a heading
-    results.measure("rest", REST[2], lambda: measure_committed(
+    results.measure("rest", PARTS[2], lambda: measure_committed(
         "test_reference_draws", draws, "committed draws of the interpreted kernels (`test_reference_draws`)"))
     rates = len(list((ROOT / "tests/vectors/audio").glob("resample_*_in.npy")))
-    results.measure("rest", REST[3], lambda: measure_committed(
+    results.measure("rest", PARTS[3], lambda: measure_committed(
         "test_resample", rates, "committed rates, each >= 135 dB and of equal length (`test_resample`)"))
-    results.measure("rest", REST[4], lambda: measure_oracle_sampler(sglang_omni))
+    results.measure("rest", PARTS[4], lambda: measure_oracle_sampler(sglang_omni))
+    results.measure("rest", PARTS[0], lambda: measure_tokenizer(strings))
 
 
 def main() -> int:
@@ -396,7 +396,7 @@ def main() -> int:
     expected = [f"{preset} {seed}, {name}" if preset != "stage" else f"stage, {name}" for preset, seed, name, _ in RUNS]
     missing = [name for name in expected if name not in data["network"]]
     missing += [f"codec of {name}" for name in CODECS if name not in data["codec"]]
-    missing += [name for name in REST if name not in data["rest"]]
+    missing += [name for name in PARTS if name not in data["rest"]]
     missing.append("the published checkpoint (38.7 GiB; only its shapes are compared, in real-heads)")
     failed = missed(data)
     isa = "avx2" if re.search(r"\bavx2\b", pathlib.Path("/proc/cpuinfo").read_text()) else "portable"
