@@ -526,7 +526,7 @@ static void cut_files_are_listed_as_damaged(void **state)
     th_voice_store_close(&store);
 }
 
-/* Bytes changed at random, in the header above all: read well, or refused as a file; the sanitizers watch. */
+/* Bytes changed at random: read well, or refused as a file; the sanitizers watch. */
 static void mutated_files_are_read_or_refused(void **state)
 {
     struct th_voice_store store = new_store();
@@ -546,7 +546,7 @@ static void mutated_files_are_read_or_refused(void **state)
         char before[3];
         for (int k = 0; k < 3; k++) {
             random = random * 1664525u + 1013904223u;
-            places[k] = (random >> 8) % (k == 2 ? count : 900);
+            places[k] = (random >> 8) % count;
             before[k] = bytes[places[k]];
             bytes[places[k]] = (char)(i % 3 == 0 ? "0{}[],:\"\\u-9"[random % 12] : (int)(random >> 24));
         }
@@ -558,7 +558,7 @@ static void mutated_files_are_read_or_refused(void **state)
         if (status == THESPIS_OK) th_voice_file_free(&file);
         for (int k = 2; k >= 0; k--) bytes[places[k]] = before[k];
     }
-    assert_true(refused > 1500);
+    assert_true(refused > 1000);
     th_free(bytes);
     th_free(path);
     th_voice_store_close(&store);
