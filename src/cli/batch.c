@@ -114,7 +114,8 @@ static thespis_status line_voice(struct batch *b, const json_t *line, thespis_vo
 {
     const char *ref = field(line, "ref"), *text = field(line, "ref_text");
     *voice = NULL;
-    if (ref == NULL) return cli_voice_of(b->settings, b->engine, field(line, "voice"), voice, error);
+    const char *name = field(line, "voice") != NULL ? field(line, "voice") : b->settings->voice;
+    if (ref == NULL) return cli_voice_of(b->settings, b->engine, name, voice, error);
     TH_TRY(thespis_voice_new(b->engine, voice, error));
     return th_voice_add_any(*voice, ref, text != NULL ? text : "", text != NULL ? strlen(text) : 0, error);
 }
