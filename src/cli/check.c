@@ -14,12 +14,10 @@ static void print_line(void *context, const char *line)
 int cli_check(const struct cli_settings *settings)
 {
     const struct cli_settings *s = settings;
-    int codec_alone = s->check_codec != NULL && s->codec != NULL && s->word_count == 0;
-    if (!codec_alone && s->check_codec == NULL && s->word_count != 2) return cli_misuse("check takes CHECKPOINT and REQUEST.json");
-    if (!codec_alone && s->check_codec != NULL && s->word_count != 1)
-        return cli_misuse("check --codec-check takes CHECKPOINT (or --codec FILE)");
+    if (s->word_count != (s->check_codec != NULL ? 1 : 2))
+        return cli_misuse("check takes CHECKPOINT and REQUEST.json, or CHECKPOINT and --codec FILE");
     struct cli_settings with = *s;
-    if (s->word_count > 0) with.checkpoint = s->words[0];
+    with.checkpoint = s->words[0];
     struct th_check_options options = {.request = s->word_count == 2 ? s->words[1] : NULL,
                                        .frames = s->frames,
                                        .layer_local = s->layer_local,
@@ -29,7 +27,7 @@ int cli_check(const struct cli_settings *settings)
                                        .codec = s->check_codec,
                                        .out = s->out,
                                        .against = s->against};
-    int bad = cli_engine_options(&with, codec_alone, &options.engine);
+    int bad = cli_engine_options(&with, 0, &options.engine);
     if (bad != 0) return bad;
     thespis_error error;
     int differences;

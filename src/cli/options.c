@@ -96,8 +96,8 @@ static const struct option table[] = {
     {CLI_CHECK, "Check", "--generate", NULL, FLAG, AT(generate), 0, 0, NULL, NULL, "Draw freely too: frames.npy."},
     {CLI_CHECK, "Check", "--against", "DIR", TEXT, AT(against), 0, 0, NULL, NULL,
      "Compare with the arrays in DIR and print the differences."},
-    {CLI_CHECK, "Check", "--codec-check", "FILE", TEXT, AT(check_codec), 0, 0, NULL, NULL,
-     "Instead of the network: encode this recording, or decode these codes."},
+    {CLI_CHECK, "Check", "--codec", "FILE", TEXT, AT(check_codec), 0, 0, NULL, NULL,
+     "Instead of the network: encode this recording, or decode these codes with the checkpoint's codec."},
     {CLI_CHECK, "Check", "--no-act-quant", NULL, FLAG, AT(no_act_quant), 0, 0, NULL, NULL, "Do not quantise the experts' inputs."},
 
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
@@ -107,8 +107,7 @@ static const struct option table[] = {
      AT(checkpoint), 0, 0, NULL, NULL,
      "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
      "models/stage."},
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE | CLI_BENCH, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0,
-     NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_VOICE | CLI_BENCH, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
      "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
     {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
     {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},

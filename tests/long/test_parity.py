@@ -223,7 +223,7 @@ def test_decode(codec_case, thespis, frames):
     codec, checkpoint, folder = codec_case
     codes = codec.random_codes(frames, 5 + frames)
     np.save(folder / "in.npy", codes.astype("<i8"))
-    thespis("check", checkpoint, "--codec-check", folder / "in.npy", "--out", folder / "decoded")
+    thespis("check", checkpoint, "--codec", folder / "in.npy", "--out", folder / "decoded")
     got, want = np.load(folder / "decoded/waveform.npy"), codec.decode(codes)
     assert got.shape == want.shape
     print(f"{frames} frames: {snr(got, want):.1f} dB")
@@ -237,7 +237,7 @@ def test_encode(codec_case, thespis, samples):
     codec, checkpoint, folder = codec_case
     wave = speechlike(samples, samples)
     wavfile.write(folder / "in.wav", 44100, wave)
-    thespis("check", checkpoint, "--codec-check", folder / "in.wav", "--out", folder / "encoded")
+    thespis("check", checkpoint, "--codec", folder / "in.wav", "--out", folder / "encoded")
     got, want = np.load(folder / "encoded/codes.npy"), codec.encode(wave)
     assert got.shape == want.shape == (want.shape[0], -(-samples // 2048))
     equal = float((got == want).mean())

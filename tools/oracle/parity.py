@@ -144,7 +144,7 @@ def measure_codec(thespis, checkpoint: str, sglang_omni: str, folder: pathlib.Pa
     for frames in (1, 5, 70):
         codes = codec.random_codes(frames, 5 + frames)
         np.save(folder / "in.npy", codes.astype("<i8"))
-        thespis("check", checkpoint, "--threads", 1, "--codec-check", folder / "in.npy", "--out", folder / "decoded")
+        thespis("check", checkpoint, "--threads", 1, "--codec", folder / "in.npy", "--out", folder / "decoded")
         ratios.append(long_tests.snr(np.load(folder / "decoded/waveform.npy"), codec.decode(codes)))
     for samples in (1, 2047, 2049, 100_000):
         wave = long_tests.speechlike(samples, samples)
