@@ -189,13 +189,12 @@ thespis_status thespis_request_read(thespis_request *r, float *samples, size_t c
     *count = 0;
     if (capacity == 0) return th_fail(error, THESPIS_INVALID, "capacity is 0, must be at least 1 sample");
     pthread_mutex_lock(&e->mutex);
-    while (r->status == THESPIS_OK && !r->cancelled && r->ring_count == 0 && r->phase != TH_DONE)
+    /* A failure is told when both threads have left the request, so that its outcome is final. */
+    while (r->phase != TH_DONE && (r->status != THESPIS_OK || r->cancelled || r->ring_count == 0))
         pthread_cond_wait(&r->changed, &e->mutex);
     if (r->status != THESPIS_OK) {
         status = r->status;
         if (error != NULL) *error = r->error;
-    } else if (r->cancelled) {
-        status = th_fail(error, THESPIS_CANCELLED, "the request was cancelled after %d frames", r->ready);
     } else if (r->ring_count > 0) {
         *count = take_from_ring(r, samples, capacity);
         pthread_cond_signal(&e->codec_wake);
