@@ -44,6 +44,23 @@ static void transpose_codes(const struct thespis_engine *e, struct thespis_reque
             r->codes[(size_t)b * (size_t)r->ready + (size_t)f] = r->frames[(size_t)f * (size_t)(1 + books) + 1 + (size_t)b];
 }
 
+/* The chunk in which the guard cut ends there, and those that the driver began after it were never spoken. */
+static void cut_takes(struct thespis_request *r)
+{
+    for (size_t i = 0; i < r->takes.chunks.count; i++) {
+        struct th_take *take = &r->takes.take[i];
+        if (take->first_frame >= r->ready) {
+            take->first_frame = -1;
+            take->frames = 0;
+            take->finish = THESPIS_FINISH_NONE;
+        } else if (take->first_frame >= 0 &&
+                   (take->finish == THESPIS_FINISH_NONE || take->first_frame + take->frames >= r->ready)) {
+            take->frames = r->ready - take->first_frame;
+            take->finish = THESPIS_FINISH_SILENCE;
+        }
+    }
+}
+
 /* Marks as done what needs no more decoding, so that readers see the end. */
 static void settle(struct thespis_engine *e)
 {
@@ -51,6 +68,7 @@ static void settle(struct thespis_engine *e)
         /* One cancelled while its last frame was drawn left its lane as if it had ended well. */
         if (r->phase == TH_DRAWN && r->cancelled) th_request_fail_cancelled(r);
         if (r->phase != TH_DRAWN || (r->status == THESPIS_OK && r->decoded < r->ready)) continue;
+        if (r->cut) cut_takes(r);
         transpose_codes(e, r);
         r->phase = TH_DONE;
         r->ended = th_now();
@@ -88,21 +106,12 @@ static int is_silent(const float *samples)
     return 1;
 }
 
-/* Ends the request after the frames decoded so far. */
+/* Ends the request after the frames decoded so far. Its takes are cut when the driver has left it: until then it reads them. */
 static void cut_off(struct thespis_request *r)
 {
     r->cut = 1;
     r->ready = r->decoded;
     r->finish = THESPIS_FINISH_SILENCE;
-    for (size_t i = 0; i < r->takes.chunks.count; i++) {
-        struct th_take *take = &r->takes.take[i];
-        int left = r->ready - take->first_frame;
-        if (take->first_frame < 0) continue;
-        if (left < take->frames || take->finish == THESPIS_FINISH_NONE) {
-            take->frames = left > 0 ? left : 0;
-            take->finish = THESPIS_FINISH_SILENCE;
-        }
-    }
 }
 
 /* Frames of a window of n that are wanted: all, or those up to the end of a long silence. Decided frame by frame, so windows do not
@@ -145,7 +154,7 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
         r->decoded += wanted;
         r->windows++;
         if (r->first_audio == 0) r->first_audio = th_now();
-        if (r->silent >= TH_SILENT_FRAMES) cut_off(r);
+        if (r->silent >= TH_SILENT_FRAMES && r->status == THESPIS_OK) cut_off(r);
     }
     pthread_cond_broadcast(&r->changed);
     pthread_cond_signal(&e->driver_wake);

@@ -155,6 +155,7 @@ static thespis_status grow_frames(struct thespis_engine *e, struct thespis_reque
 static void after_feed(struct thespis_engine *e, struct thespis_request *r, thespis_status status, thespis_error *error)
 {
     struct th_take *take = &r->takes.take[r->takes.at];
+    if (r->cut) return; /* over, whatever came of the prompt */
     if (status == THESPIS_OK && take->prompt_rows == 0) {
         take->prompt_rows = (int)r->rows.count;
         r->prompt_rows += take->prompt_rows;
@@ -237,10 +238,11 @@ static void after_step(struct thespis_engine *e, const struct th_step *steps, in
 {
     for (int i = 0; i < n; i++) {
         struct thespis_request *r = e->lane[steps[i].lane];
+        if (r->cut) continue;
         if (steps[i].status != THESPIS_OK) {
             th_request_fail(r, steps[i].status, &steps[i].error);
             end_drawing(e, r);
-        } else if (!r->cut) {
+        } else {
             take_frame(e, r, steps[i].frame);
         }
     }
