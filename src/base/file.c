@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -138,16 +139,40 @@ static thespis_status write_at(int fd, const char *path, const char *data, size_
     return THESPIS_OK;
 }
 
+/* Is the locked file still the one under that name? Whoever held the lock before may have renamed or removed it. */
+static int still_named(int fd, const char *path)
+{
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && lstat(path, &named) == 0 && opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+/* The part is locked while it is written: two writers of one name would mix their bytes. A part that a killed process left has no
+ * lock and is written anew. File systems without locks, or without lasting inode numbers, are trusted to have one writer. */
+static thespis_status lock_part(const char *path, struct th_output *output, thespis_error *error)
+{
+    for (int tries = 0;; tries++) {
+        output->fd = open(output->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (output->fd < 0) return th_fail_errno(error, "cannot create '%s'", output->part);
+        if (flock(output->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+            return th_fail(error, THESPIS_IO, "cannot write to '%s': something else is writing it just now, into '%s'", path,
+                           output->part);
+        if (still_named(output->fd, output->part) || tries == 1000) break;
+        close(output->fd);
+    }
+    if (ftruncate(output->fd, 0) != 0) return th_fail_errno(error, "cannot empty '%s'", output->part);
+    return THESPIS_OK;
+}
+
 static thespis_status open_part(const char *path, struct th_output *output, thespis_error *error)
 {
     size_t n = strlen(path);
     TH_TRY(TH_ALLOC(&output->part, n + 6, "a path", error));
     memcpy(output->part, path, n);
     memcpy(output->part + n, ".part", 6);
-    output->fd = open(output->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (output->fd < 0) return th_fail_errno(error, "cannot create '%s'", output->part);
+    thespis_status status = lock_part(path, output, error);
+    if (status != THESPIS_OK && output->fd >= 0) close(output->fd);
     output->seekable = 1;
-    return THESPIS_OK;
+    return status;
 }
 
 static thespis_status open_target(const char *path, struct th_output *output, thespis_error *error)
@@ -214,11 +239,14 @@ thespis_status th_output_commit(struct th_output *output, thespis_error *error)
     /* Pipes and terminals cannot be synced (EINVAL); a file system that is full may say so only here. */
     if (fsync(output->fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS)
         status = th_fail_errno(error, "cannot write all of '%s'", output->path);
+    /* A second descriptor keeps the lock until the part has its name: closing may fail, and must come before. */
+    int lock = output->part != NULL ? fcntl(output->fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (close(output->fd) != 0 && status == THESPIS_OK) status = th_fail_errno(error, "cannot close '%s'", output->path);
     output->fd = -1;
     if (status == THESPIS_OK && output->part != NULL && rename(output->part, output->path) != 0)
         status = th_fail_errno(error, "cannot rename '%s' to '%s'", output->part, output->path);
     if (status != THESPIS_OK && output->part != NULL) unlink(output->part);
+    if (lock >= 0) close(lock);
     forget(output);
     return status;
 }
@@ -226,7 +254,7 @@ thespis_status th_output_commit(struct th_output *output, thespis_error *error)
 void th_output_discard(struct th_output *output)
 {
     if (output->path == NULL) return;
+    if (output->part != NULL) unlink(output->part); /* while it is locked: afterwards it may be another's */
     if (output->fd >= 0) close(output->fd);
-    if (output->part != NULL) unlink(output->part);
     forget(output);
 }

@@ -21,8 +21,8 @@ int th_path_exists(const char *path);
 thespis_status th_path_join(const char *folder, const char *name, char **path, thespis_error *error);
 
 /* A file, pipe or device being written. A regular file appears under its name only when th_output_commit succeeded: until then the
- * bytes lie in "NAME.part" beside it, which th_output_discard removes. Devices, pipes and "-" (standard output) are written
- * directly. */
+ * bytes lie in "NAME.part" beside it, locked against a second writer, which th_output_discard removes. Devices, pipes and "-"
+ * (standard output) are written directly. */
 struct th_output {
     int fd;
     int seekable;     /* a new regular file: th_output_patch works */

@@ -153,6 +153,28 @@ static void committed_and_discarded(void **state)
     th_output_discard(&zeroed);
 }
 
+/* Two writers of one name: the second is refused, and neither a left part nor a finished file is in the way of the next. */
+static void one_writer(void **state)
+{
+    (void)state;
+    struct th_output first, second;
+    thespis_error error;
+    assert_int_equal(th_output_open(name, &first, NULL), THESPIS_OK);
+    assert_int_equal(th_output_write(&first, "first", 5, NULL), THESPIS_OK);
+    assert_int_equal(th_output_open(name, &second, &error), THESPIS_IO);
+    assert_non_null(strstr(error.message, "something else is writing it"));
+    assert_int_equal(th_output_commit(&first, NULL), THESPIS_OK);
+    expect_content("first");
+    FILE *left = fopen(part, "wb");
+    assert_non_null(left);
+    assert_int_equal(fputs("left by a killed process", left) >= 0, 1);
+    assert_int_equal(fclose(left), 0);
+    assert_int_equal(th_output_open(name, &second, NULL), THESPIS_OK);
+    assert_int_equal(th_output_write(&second, "2nd", 3, NULL), THESPIS_OK);
+    assert_int_equal(th_output_commit(&second, NULL), THESPIS_OK);
+    expect_content("2nd");
+}
+
 static void failures(void **state)
 {
     struct th_output output;
@@ -279,6 +301,7 @@ int main(void)
         cmocka_unit_test(not_files),
         cmocka_unit_test(paths_join),
         cmocka_unit_test(committed_and_discarded),
+        cmocka_unit_test(one_writer),
         cmocka_unit_test(failures),
         cmocka_unit_test(closed_pipe),
         cmocka_unit_test(standard_output),
