@@ -85,19 +85,26 @@ static thespis_status read_lines(struct batch *b, const char *text, size_t bytes
     return THESPIS_OK;
 }
 
-/* Two takes with one name would overwrite each other. */
+/* Notes that line i writes `name`. Two lines, or sound and subtitles, with one name would overwrite each other. */
+static thespis_status note_name(const struct batch *b, json_t *seen, int i, const char *name, thespis_error *error)
+{
+    const json_t *other = name != NULL ? json_object_get(seen, name) : NULL;
+    if (other != NULL)
+        return th_fail(error, THESPIS_INVALID,
+                       "%s: lines %lld and %d both write '%.100s': each out and srt needs a name of its own", b->settings->batch,
+                       (long long)json_integer_value(other), b->line_number[i], name);
+    if (name != NULL && json_object_set_new(seen, name, json_integer(b->line_number[i])) != 0)
+        return th_fail_memory(error, "the batch", 0);
+    return THESPIS_OK;
+}
+
 static thespis_status check_names(const struct batch *b, thespis_error *error)
 {
     json_t *seen = json_object();
     thespis_status status = seen != NULL ? THESPIS_OK : th_fail_memory(error, "the batch", 0);
     for (int i = 0; i < b->count && status == THESPIS_OK; i++) {
-        const char *out = json_string_value(json_object_get(b->lines[i], "out"));
-        const json_t *other = json_object_get(seen, out);
-        if (other != NULL)
-            status = th_fail(error, THESPIS_INVALID, "%s: lines %lld and %d have the same out '%.100s'", b->settings->batch,
-                             (long long)json_integer_value(other), b->line_number[i], out);
-        else
-            json_object_set_new(seen, out, json_integer(b->line_number[i]));
+        status = note_name(b, seen, i, json_string_value(json_object_get(b->lines[i], "out")), error);
+        if (status == THESPIS_OK) status = note_name(b, seen, i, json_string_value(json_object_get(b->lines[i], "srt")), error);
     }
     json_decref(seen);
     return status;

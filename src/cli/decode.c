@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "engine/files.h"
 
@@ -14,7 +15,7 @@ struct job {
     thespis_decoder *decoder;
     struct th_codes codes;
     struct th_sound_writer sound;
-    int sound_open;
+    int sound_open, watch;
     struct cli_progress progress;
 };
 
@@ -37,6 +38,7 @@ static thespis_status run(struct job *j, thespis_error *error)
                                                                                : TH_SOUND_WAV16;
     TH_TRY(th_sound_open(j->settings->out, format, THESPIS_SAMPLE_RATE, &j->sound, error));
     j->sound_open = 1;
+    j->watch = cli_watch_part(j->sound.output.part);
     float *samples;
     TH_TRY(TH_ALLOC(&samples, (size_t)MOST_FRAMES * THESPIS_FRAME_SAMPLES, "samples", error));
     thespis_status status = THESPIS_OK;
@@ -61,11 +63,12 @@ int cli_decode(const struct cli_settings *settings)
     thespis_engine_options options;
     int bad = cli_engine_options(settings, 1, &options);
     if (bad != 0) return bad;
-    struct job j = {.settings = settings};
+    struct job j = {.settings = settings, .watch = -1};
     thespis_error error;
     thespis_status status = thespis_engine_open(&options, &j.engine, &error);
     if (status == THESPIS_OK) status = run(&j, &error);
     if (j.sound_open) th_sound_discard(&j.sound);
+    cli_unwatch_part(j.watch);
     if (status == THESPIS_OK && !settings->quiet)
         fprintf(stderr, "%zu frames, %.2f s of audio\n", j.codes.frames,
                 (double)j.codes.frames * THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE);

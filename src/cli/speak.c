@@ -126,6 +126,7 @@ int cli_speak(const struct cli_settings *settings)
     if (settings->voice != NULL && settings->ref_count > 0) return cli_misuse("give --voice or --ref, not both");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");
+    if (settings->srt != NULL && strcmp(settings->srt, settings->out) == 0) return cli_misuse("--srt and --out name one file");
     if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
         return cli_misuse("audio is not written to a terminal: give --out FILE");
     struct speech s = {.settings = settings};

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "cli/interrupt.h"
 
 #define PIECE 8192 /* samples read at once */
 
@@ -48,16 +49,6 @@ static thespis_status pump(const struct cli_take *t, thespis_request *request, s
         total += count;
         if (t->heard != NULL) t->heard(t->context, total);
     }
-}
-
-static thespis_status write_sound(const struct cli_take *t, thespis_request *request, thespis_error *error)
-{
-    struct th_sound_writer sound;
-    TH_TRY(th_sound_open(t->out, format_of(t->settings->format), THESPIS_SAMPLE_RATE, &sound, error));
-    thespis_status status = pump(t, request, &sound, error);
-    if (status == THESPIS_OK) return th_sound_close(&sound, error);
-    th_sound_discard(&sound);
-    return status;
 }
 
 /* ---- subtitles --------------------------------------------------------------------------------------------------------------- */
@@ -107,13 +98,41 @@ static thespis_status write_cues(thespis_request *request, int chunks, struct th
     return THESPIS_OK;
 }
 
-static thespis_status write_srt(const char *path, thespis_request *request, int chunks, thespis_error *error)
+/* Subtitles are complete under their name before the sound is: whoever finds the sound, finds them. */
+static thespis_status finish(const struct cli_take *t, thespis_request *request, struct th_output *cues, thespis_outcome *outcome,
+                             thespis_error *error)
 {
-    struct th_output out;
-    TH_TRY(th_output_open(path, &out, error));
-    thespis_status status = write_cues(request, chunks, &out, error);
-    if (status == THESPIS_OK) return th_output_commit(&out, error);
-    th_output_discard(&out);
+    TH_TRY(thespis_request_get_outcome(request, outcome, error));
+    if (t->srt == NULL) return THESPIS_OK;
+    TH_TRY(write_cues(request, outcome->chunks, cues, error));
+    return th_output_commit(cues, error);
+}
+
+static thespis_status write_sound(const struct cli_take *t, thespis_request *request, struct th_output *cues,
+                                  thespis_outcome *outcome, thespis_error *error)
+{
+    struct th_sound_writer sound;
+    TH_TRY(th_sound_open(t->out, format_of(t->settings->format), THESPIS_SAMPLE_RATE, &sound, error));
+    int watch = cli_watch_part(sound.output.part);
+    thespis_status status = pump(t, request, &sound, error);
+    if (status == THESPIS_OK) status = finish(t, request, cues, outcome, error);
+    if (status == THESPIS_OK)
+        status = th_sound_close(&sound, error);
+    else
+        th_sound_discard(&sound);
+    cli_unwatch_part(watch);
+    return status;
+}
+
+/* The subtitles' file is opened first: a path that cannot be written is told before anything is spoken. */
+static thespis_status write_all(const struct cli_take *t, thespis_request *request, thespis_outcome *outcome, thespis_error *error)
+{
+    struct th_output cues = {.fd = -1};
+    if (t->srt != NULL) TH_TRY(th_output_open(t->srt, &cues, error));
+    int watch = cli_watch_part(cues.part);
+    thespis_status status = write_sound(t, request, &cues, outcome, error);
+    th_output_discard(&cues);
+    cli_unwatch_part(watch);
     return status;
 }
 
@@ -122,9 +141,7 @@ thespis_status cli_take_run(const struct cli_take *take, thespis_outcome *outcom
     thespis_request *request;
     TH_TRY(start(take, &request, error));
     *outcome = (thespis_outcome){.size = sizeof *outcome};
-    thespis_status status = write_sound(take, request, error);
-    if (status == THESPIS_OK) status = thespis_request_get_outcome(request, outcome, error);
-    if (status == THESPIS_OK && take->srt != NULL) status = write_srt(take->srt, request, outcome->chunks, error);
+    thespis_status status = write_all(take, request, outcome, error);
     thespis_request_free(request);
     return status;
 }
