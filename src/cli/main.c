@@ -29,7 +29,8 @@ static int said(FILE *out)
 static int help(int argc, char **argv)
 {
     const struct cli_command *command = argc > 0 ? find_command(argv[0]) : NULL;
-    if (argc > 0 && command == NULL) return cli_misuse("there is no command '%.100s'", argv[0]);
+    if (argc > 0 && strcmp(argv[0], "help") != 0 && strcmp(argv[0], "version") != 0 && command == NULL)
+        return cli_misuse("there is no command '%.100s'", argv[0]);
     if (command != NULL)
         cli_help(stdout, command);
     else

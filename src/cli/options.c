@@ -151,7 +151,9 @@ static int take_integer(const struct option *o, const char *value, int64_t *out,
     long long number = strtoll(value, &end, 10);
     if (end == value || *end != '\0' || errno != 0 || (double)number < o->low || (double)number > o->high || value[0] == ' ' ||
         value[0] == '+') {
-        snprintf(message, 300, "%s is '%s', must be a whole number from %.0f to %.0f", o->name, value, o->low, o->high);
+        char most[32] = "2^63-1"; /* which is no double */
+        if (o->high < 0x1p63) snprintf(most, sizeof most, "%.0f", o->high);
+        snprintf(message, 300, "%s is '%s', must be a whole number from %.0f to %s", o->name, value, o->low, most);
         return -1;
     }
     *out = number;
@@ -300,6 +302,7 @@ static void print_option(FILE *out, const struct option *o)
 {
     fprintf(out, "  %s%s%s\n", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
     wrap(out, o->help, 6);
+    if (o->choice != NULL) fprintf(out, "      One of: %s\n", o->choice);
     if (o->initial != NULL && strcmp(o->initial, "2147483647") != 0) fprintf(out, "      Default: %s\n", o->initial);
 }
 
