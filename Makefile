@@ -23,8 +23,11 @@ build: deps
 	@cmake --preset $(PRESET) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 
+# Only the program: the tests take longer to build.
 demo: PRESET = release
-demo: build
+demo: deps
+	@cmake --preset $(PRESET) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target thespis libthespis
 	$(BUILD)/thespis speak --seed 7 --out hello.wav "The stage is set, and every word is spoken live."
 	@echo "hello.wav is there: play it with any player."
 
