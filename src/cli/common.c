@@ -1,4 +1,5 @@
 /* common.c - what the commands share: failures, engine options, progress. */
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,26 @@ static int one_of(const char *value, const char *first, const char *second)
     return strcmp(value, second) == 0 ? 1 : 2;
 }
 
+/* PREFIX/share/thespis/models/stage of a program in PREFIX/bin: installed, perhaps under another prefix than it was built for. The
+ * main thread asks before any other starts, so the path is written once. */
+static const char *installed_checkpoint(void)
+{
+    static char found[PATH_MAX + 64];
+    char path[PATH_MAX + 64];
+    if (found[0] != '\0') return found;
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    if (n <= 0) return NULL;
+    path[n] = '\0';
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL) return NULL;
+        *slash = '\0';
+    }
+    strcat(path, "/share/thespis/models/stage");
+    if (!th_path_exists(path)) return NULL;
+    return strcpy(found, path);
+}
+
 static const char *default_checkpoint(void)
 {
     const char *named = getenv("THESPIS_CHECKPOINT");
@@ -41,7 +62,7 @@ static const char *default_checkpoint(void)
 #ifdef THESPIS_MODELS_DIR
     if (th_path_exists(THESPIS_MODELS_DIR "/stage")) return THESPIS_MODELS_DIR "/stage";
 #endif
-    return NULL;
+    return installed_checkpoint();
 }
 
 const char *cli_checkpoint(const struct cli_settings *s)
