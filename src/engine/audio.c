@@ -76,12 +76,17 @@ static void settle(struct thespis_engine *e)
     }
 }
 
-/* The request whose reader will run dry first. */
+/* Readers that run dry sooner come first; among equals, as fast readers are, those whose turn is longest ago. */
+static int more_urgent(const struct thespis_request *a, const struct thespis_request *b)
+{
+    return a->ring_count < b->ring_count || (a->ring_count == b->ring_count && a->turn < b->turn);
+}
+
 static struct thespis_request *most_urgent(struct thespis_engine *e)
 {
     struct thespis_request *best = NULL;
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next)
-        if (!r->cancelled && window_ready(r) > 0 && (best == NULL || r->ring_count < best->ring_count)) best = r;
+        if (!r->cancelled && window_ready(r) > 0 && (best == NULL || more_urgent(r, best))) best = r;
     return best;
 }
 
@@ -133,6 +138,7 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
     for (int f = 0; f < n; f++)
         memcpy(codes + (size_t)f * books, r->frames + (size_t)(r->decoded + f) * (1 + books) + 1, (size_t)books * sizeof *codes);
     r->in_codec = 1;
+    r->turn = ++e->turns;
     pthread_mutex_unlock(&e->mutex);
 
     thespis_error error = {0};

@@ -75,6 +75,7 @@ struct thespis_request {
     int cut;                    /* the guard ended it: `ready` grows no more */
     int decoded;                /* frames whose samples went into the ring */
     int windows;                /* decoded so far */
+    uint64_t turn;              /* when the last of them was decoded, by engine.turns */
     int in_codec;               /* the codec thread works on it now */
     float *ring;                /* [TH_RING_FRAMES * 2048] */
     size_t ring_at, ring_count; /* samples */
@@ -101,6 +102,7 @@ struct thespis_engine {
     int waiting;                      /* of them in TH_WAITING */
     struct thespis_request *lane[64]; /* who sits on a lane, or NULL */
     int prefill_turn;                 /* lane whose prompt gets the next piece */
+    uint64_t turns;                   /* windows decoded, of all requests */
     float *window;                    /* [TH_DECODE_MAX_FRAMES * 2048], the codec thread's */
 
     pthread_mutex_t decode_mutex, encode_mutex; /* the backend's codec: one decode and one encode at a time */
