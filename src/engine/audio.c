@@ -20,7 +20,7 @@ int th_window_frames(int first_chunk, int chunk, int index)
 /* Frames of r's next window that can be decoded now, or 0. */
 static int window_ready(const struct thespis_request *r)
 {
-    if (r->phase < TH_GENERATE || r->phase == TH_DONE || r->status != THESPIS_OK) return 0;
+    if (r->phase == TH_DONE || r->status != THESPIS_OK) return 0; /* while a later chunk is fed, earlier ones are decoded */
     int have = r->ready - r->decoded;
     int want = th_window_frames(r->first_chunk, r->chunk, r->windows);
     if (have < want && r->phase != TH_DRAWN) return 0;
