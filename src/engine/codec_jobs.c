@@ -40,10 +40,13 @@ thespis_status th_encode(thespis_engine *e, const float *samples, size_t count, 
     thespis_status status = TH_ALLOC(&by_frame, n * (size_t)books, "codes", error);
     if (status == THESPIS_OK) status = TH_ALLOC(&by_book, n * (size_t)books, "codes", error);
     if (status == THESPIS_OK) {
+        fenv_t callers;
+        th_default_floats(&callers);
         pthread_mutex_lock(&e->encode_mutex);
         status = e->parts.backend->ops->codec_encode(e->parts.backend, samples, count, by_frame, e->progress, e->progress_context,
                                                      error);
         pthread_mutex_unlock(&e->encode_mutex);
+        fesetenv(&callers);
     }
     if (status == THESPIS_OK) {
         to_codebook_major(by_frame, books, n, by_book);
@@ -68,8 +71,12 @@ thespis_status thespis_encode_file(thespis_engine *engine, const char *path, dou
     struct th_recording recording;
     *codes = NULL;
     *frames = 0;
-    TH_TRY(th_recording_read_file(path, max_seconds, &recording, error));
-    thespis_status status = th_encode(engine, recording.samples, recording.count, codes, frames, error);
+    fenv_t callers;
+    th_default_floats(&callers);
+    thespis_status status = th_recording_read_file(path, max_seconds, &recording, error);
+    fesetenv(&callers);
+    TH_TRY(status);
+    status = th_encode(engine, recording.samples, recording.count, codes, frames, error);
     th_recording_free(&recording);
     return status;
 }
@@ -108,9 +115,12 @@ static thespis_status decode_window(thespis_decoder *d, const int32_t *codes, si
                                first + (size_t)f, b);
             window[f * books + b] = code;
         }
+    fenv_t callers;
+    th_default_floats(&callers);
     pthread_mutex_lock(&d->engine->decode_mutex);
     thespis_status status = backend->ops->codec_decode(backend, d->stream, window, n, samples, error);
     pthread_mutex_unlock(&d->engine->decode_mutex);
+    fesetenv(&callers);
     return status;
 }
 

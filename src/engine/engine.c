@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "engine/codec_jobs.h"
 
 #define STRINGIFY_(x) #x
 #define STRINGIFY(x) STRINGIFY_(x)
@@ -58,7 +59,10 @@ thespis_status thespis_engine_open(const thespis_engine_options *options, thespi
     pthread_mutex_init(&e->encode_mutex, NULL);
     pthread_cond_init(&e->driver_wake, NULL);
     pthread_cond_init(&e->codec_wake, NULL);
+    fenv_t callers;
+    th_default_floats(&callers); /* tables and packed weights */
     thespis_status status = open_engine(options, e, error);
+    fesetenv(&callers);
     if (status != THESPIS_OK) {
         thespis_engine_close(e);
         return status;

@@ -109,7 +109,11 @@ thespis_status th_voice_add_recording(thespis_voice *voice, const void *bytes, s
     int32_t *codes;
     size_t frames;
     TH_TRY(check_reference(voice, transcript, transcript_bytes, error));
-    TH_TRY(encode_bytes(voice->engine, bytes, count, name, flags, &codes, &frames, error));
+    fenv_t callers;
+    th_default_floats(&callers); /* resampling, too */
+    thespis_status status = encode_bytes(voice->engine, bytes, count, name, flags, &codes, &frames, error);
+    fesetenv(&callers);
+    TH_TRY(status);
     return append(voice, codes, frames, transcript, transcript_bytes, error);
 }
 

@@ -1,5 +1,6 @@
 /* Requests end to end on the shipped checkpoint: one request's samples are the same bytes however it is run, and every way of going
  * wrong leaves the engine fit for the next one. */
+#include <fenv.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -193,6 +194,39 @@ static void the_seed_decides(void **state)
     thespis_engine_close(engine);
 }
 
+/* The codec's part on a thread that rounds upward: the bytes are those of any other, and it rounds upward after. */
+static void the_callers_rounding_changes_no_byte(void **state)
+{
+    (void)state;
+    thespis_error error;
+    int32_t *codes[2];
+    size_t frames[2];
+    static float samples[2][3 * THESPIS_FRAME_SAMPLES];
+    thespis_engine *engine = open_engine(1, 1, 64, THESPIS_ISA_AUTO);
+    for (int i = 0; i < 3 * THESPIS_FRAME_SAMPLES; i++) want.samples[i] = (float)(i % 173 - 86) / 300;
+    for (int i = 0; i < 2; i++) {
+        thespis_decoder *decoder;
+        if (i == 1) {
+            thespis_engine_close(engine);
+            fesetround(FE_UPWARD);
+            engine = open_engine(1, 1, 64, THESPIS_ISA_AUTO);
+        }
+        assert_int_equal(thespis_encode_samples(engine, want.samples, 3 * THESPIS_FRAME_SAMPLES, &codes[i], &frames[i], &error),
+                         THESPIS_OK);
+        assert_int_equal(thespis_decoder_new(engine, &decoder, &error), THESPIS_OK);
+        assert_int_equal(thespis_decoder_push(decoder, codes[0], 3, 0, 3, samples[i], &error), THESPIS_OK);
+        thespis_decoder_free(decoder);
+    }
+    int rounds = fegetround();
+    fesetround(FE_TONEAREST);
+    assert_int_equal(rounds, FE_UPWARD);
+    assert_memory_equal(codes[0], codes[1], 3 * sizeof **codes);
+    assert_memory_equal(samples[0], samples[1], sizeof samples[0]);
+    thespis_codes_free(codes[0]);
+    thespis_codes_free(codes[1]);
+    thespis_engine_close(engine);
+}
+
 /* ---- voices and history ------------------------------------------------------------------------------------------------------ */
 
 static void a_voice_from_samples_or_codes_is_one_voice(void **state)
@@ -373,6 +407,7 @@ int main(void)
         cmocka_unit_test(an_engine_keeps_nothing_from_request_to_request),
         cmocka_unit_test(neighbours_change_no_byte),
         cmocka_unit_test(the_seed_decides),
+        cmocka_unit_test(the_callers_rounding_changes_no_byte),
         cmocka_unit_test(a_voice_from_samples_or_codes_is_one_voice),
         cmocka_unit_test(history_from_a_finished_request),
         cmocka_unit_test(refusals_name_what_is_wrong),
