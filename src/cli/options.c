@@ -60,9 +60,11 @@ static const struct option table[] = {
      "are there already are kept, so a batch can be taken up again."},
 
     {CLI_SPEAK, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "speech.wav",
-     "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
+     "Where the audio goes; - is standard output. A file appears under its name only when it is whole; until then it is "
+     "FILE.part."},
     {CLI_DECODE, "Sound", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "decoded.wav",
-     "Where the audio goes; - is standard output. A file appears under its name only when it is whole."},
+     "Where the audio goes; - is standard output. A file appears under its name only when it is whole; until then it is "
+     "FILE.part."},
     {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy",
      "Where the codes go: NumPy, int64, (codebooks, frames)."},
     {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm", "wav",
