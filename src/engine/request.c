@@ -101,6 +101,10 @@ static thespis_status prepare(thespis_engine *e, const thespis_request_options *
 {
     const struct th_parts *p = &e->parts;
     TH_TRY(check_text(e, o, error));
+    if (o->voice != NULL && o->voice->engine != e)
+        return th_fail(error, THESPIS_INVALID, "the voice belongs to another engine: it must be of the one that speaks");
+    if (o->history == NULL && o->history_count > 0)
+        return th_fail(error, THESPIS_INVALID, "history is NULL, but history_count is %zu", o->history_count);
     TH_TRY(th_takes_open(o, o->voice != NULL ? o->voice->references : NULL, o->voice != NULL ? o->voice->count : 0, p->codebooks,
                          &r->takes, error));
     r->frame_limit = o->max_frames;

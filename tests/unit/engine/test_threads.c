@@ -295,6 +295,28 @@ static void cancelled_while_a_long_silence_is_decoded(void **state)
     thespis_request_free(request);
 }
 
+/* ---- refusals --------------------------------------------------------------------------------------------------------------- */
+
+/* Codes of another engine's voice may have another shape. */
+static void what_cannot_be_read_is_refused(void **state)
+{
+    (void)state;
+    struct thespis_voice foreign = {.engine = NULL};
+    thespis_request_options o;
+    thespis_request *request;
+    thespis_error error;
+    thespis_request_options_init(&o);
+    o.text = "Hi.";
+    o.text_bytes = 3;
+    o.voice = &foreign;
+    assert_int_equal(thespis_request_start(fake.engine, &o, &request, &error), THESPIS_INVALID);
+    assert_non_null(strstr(error.message, "another engine"));
+    o.voice = NULL;
+    o.history_count = 1;
+    assert_int_equal(thespis_request_start(fake.engine, &o, &request, &error), THESPIS_INVALID);
+    assert_non_null(strstr(error.message, "history is NULL"));
+}
+
 /* ---- the guard's cut --------------------------------------------------------------------------------------------------------- */
 
 /* The codec thread cuts at the 65th silent frame, in the first of `chunks` chunks, while the driver is ahead by more or less. */
@@ -408,6 +430,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(the_outcome_is_final_once_read_has_failed),
         TEST(cancelled_while_a_long_silence_is_decoded),
+        TEST(what_cannot_be_read_is_refused),
         TEST(cut_when_all_is_drawn),
         TEST(cut_where_the_chunk_ends),
         TEST(cut_while_the_driver_draws),
