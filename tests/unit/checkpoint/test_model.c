@@ -48,11 +48,15 @@ static void check_matrix(const char *name, const struct th_matrix *matrix)
 /* Floats of a tensor, as stored. */
 static float stored(const struct th_tensor_out *t, size_t i)
 {
-    float value = bag_value(t->name, i);
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (t->dtype == TH_BF16) bits &= 0xFFFF0000u;
-    memcpy(&value, &bits, sizeof bits);
+    float value;
+    uint16_t half;
+    if (t->dtype != TH_BF16) {
+        memcpy(&value, (const char *)t->data + i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&half, (const char *)t->data + i * sizeof half, sizeof half);
+    uint32_t bits = (uint32_t)half << 16;
+    memcpy(&value, &bits, sizeof value);
     return value;
 }
 
