@@ -36,6 +36,11 @@ thespis_status th_sound_write(struct th_sound_writer *writer, const float *sampl
 thespis_status th_sound_close(struct th_sound_writer *writer, thespis_error *error);
 void th_sound_discard(struct th_sound_writer *writer);
 
+/* The header of a mono file of so many samples (UINT64_MAX: nobody knows yet, the sizes are 0xFFFFFFFF), up to where they begin.
+ * Returns its bytes: 44 for 16-bit. */
+#define TH_WAV_HEADER_MAX 96
+size_t th_wav_header(enum th_sound_format format, int rate, uint64_t samples, uint8_t header[TH_WAV_HEADER_MAX]);
+
 /* One sample as 16-bit. */
 int16_t th_sample_to_s16(float sample);
 

@@ -12,10 +12,9 @@
 #define BLOCK_SAMPLES 2048
 #define MOVE_BYTES ((size_t)1 << 20)
 #define DS64_BYTES 36 /* the chunk with its id and size */
-#define HEADER_MAX 96
 
 struct bytes {
-    uint8_t at[HEADER_MAX];
+    uint8_t at[TH_WAV_HEADER_MAX];
     size_t used;
 };
 
@@ -69,6 +68,14 @@ static void compose(struct bytes *b, enum th_sound_format format, int rate, uint
     }
     put_id(b, "data");
     put(b, wide ? open : data, 4);
+}
+
+size_t th_wav_header(enum th_sound_format format, int rate, uint64_t samples, uint8_t header[TH_WAV_HEADER_MAX])
+{
+    struct bytes b;
+    compose(&b, format, rate, samples, 0);
+    memcpy(header, b.at, b.used);
+    return b.used;
 }
 
 thespis_status th_sound_open(const char *path, enum th_sound_format format, int rate, struct th_sound_writer *writer,
