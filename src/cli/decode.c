@@ -4,8 +4,7 @@
 
 #include "base/memory.h"
 #include "cli/interrupt.h"
-#include "cli/options.h"
-#include "engine/files.h"
+#include "cli/take.h"
 
 #define MOST_FRAMES 64
 
@@ -14,7 +13,7 @@ struct job {
     thespis_engine *engine;
     thespis_decoder *decoder;
     struct th_codes codes;
-    struct th_sound_writer sound;
+    struct th_sound_file sound;
     int sound_open, watch;
     struct cli_progress progress;
 };
@@ -33,26 +32,23 @@ static thespis_status run(struct job *j, thespis_error *error)
     TH_TRY(thespis_engine_get_info(j->engine, &info, error));
     TH_TRY(th_codes_read(j->settings->words[0], info.codebooks, INT32_MAX, &j->codes, error));
     TH_TRY(thespis_decoder_new(j->engine, &j->decoder, error));
-    enum th_sound_format format = strcmp(j->settings->format, "pcm") == 0      ? TH_SOUND_PCM16
-                                  : strcmp(j->settings->format, "wav32f") == 0 ? TH_SOUND_WAV32F
-                                                                               : TH_SOUND_WAV16;
-    TH_TRY(th_sound_open(j->settings->out, format, THESPIS_SAMPLE_RATE, &j->sound, error));
+    TH_TRY(cli_sound_open(j->settings, j->settings->out, &j->sound, error));
     j->sound_open = 1;
-    j->watch = cli_watch_part(j->sound.output.part);
+    j->watch = cli_watch_part(j->sound.writer.output.part);
     float *samples;
     TH_TRY(TH_ALLOC(&samples, (size_t)MOST_FRAMES * THESPIS_FRAME_SAMPLES, "samples", error));
     thespis_status status = THESPIS_OK;
     for (size_t done = 0; done < j->codes.frames && status == THESPIS_OK;) {
         int n = window(j, done);
         status = thespis_decoder_push(j->decoder, j->codes.codes, j->codes.frames, done, (size_t)n, samples, error);
-        if (status == THESPIS_OK) status = th_sound_write(&j->sound, samples, (size_t)n * THESPIS_FRAME_SAMPLES, error);
+        if (status == THESPIS_OK) status = th_sound_file_write(&j->sound, samples, (size_t)n * THESPIS_FRAME_SAMPLES, error);
         done += (size_t)n;
         if (cli_watched(j->settings)) cli_progress_draw(&j->progress, "decode", done, j->codes.frames);
     }
     th_free(samples);
     if (status != THESPIS_OK) return status;
     j->sound_open = 0;
-    return th_sound_close(&j->sound, error);
+    return th_sound_file_close(&j->sound, error);
 }
 
 int cli_decode(const struct cli_settings *settings)
@@ -67,7 +63,7 @@ int cli_decode(const struct cli_settings *settings)
     thespis_error error;
     thespis_status status = thespis_engine_open(&options, &j.engine, &error);
     if (status == THESPIS_OK) status = run(&j, &error);
-    if (j.sound_open) th_sound_discard(&j.sound);
+    if (j.sound_open) th_sound_file_discard(&j.sound);
     cli_unwatch_part(j.watch);
     if (status == THESPIS_OK && !settings->quiet)
         fprintf(stderr, "%zu frames, %.2f s of audio\n", j.codes.frames,

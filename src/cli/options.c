@@ -67,8 +67,14 @@ static const struct option table[] = {
      "FILE.part."},
     {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy",
      "Where the codes go: NumPy, int64, (codebooks, frames)."},
-    {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm", "wav",
-     "wav (16-bit), wav32f (32-bit float), or pcm (raw 16-bit little-endian, 44,100 Hz, mono)."},
+    {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm mp3 opus flac", NULL,
+     "wav (16-bit), wav32f (32-bit float), pcm (raw 16-bit little-endian, mono), mp3, opus (Ogg), or flac. Default: what the "
+     "ending "
+     "of --out says (.mp3, .opus, .ogg, .flac), else wav."},
+    {CLI_SPEAK | CLI_DECODE, "Sound", "--sample-rate", "N", INTEGER, AT(sample_rate), 8000, 48000, NULL, NULL,
+     "Samples a second. Default: the codec's own 44100; opus always has 48000."},
+    {CLI_SPEAK | CLI_DECODE, "Sound", "--bitrate", "N", INTEGER, AT(bitrate), 6, 320, NULL, NULL,
+     "kb/s of mp3 (default: 128) and opus (default: 64)."},
 
     {CLI_SPEAK, "Drawing", "--seed", "N", LONG, AT(seed), 0, 9223372036854775807.0, NULL, NULL,
      "0 to 2^63-1. The same seed, text and voice give the same bytes. Default: drawn from the system and told at the end."},

@@ -36,7 +36,8 @@ struct cli_settings {
     const char *granularity, *srt, *batch;
     int chunk_bytes, no_history, guard, voice_slots;
 
-    const char *out, *format;
+    const char *out, *format; /* format NULL: by the ending of out */
+    int sample_rate, bitrate;
     double max_seconds;
 
     const char *frames, *layer_local, *against, *check_codec;

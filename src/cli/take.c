@@ -32,20 +32,22 @@ static thespis_status start(const struct cli_take *t, thespis_request **request,
     return thespis_request_start(t->engine, &r, request, error);
 }
 
-static enum th_sound_format format_of(const char *name)
+thespis_status cli_sound_open(const struct cli_settings *settings, const char *out, struct th_sound_file *sound,
+                              thespis_error *error)
 {
-    return strcmp(name, "pcm") == 0 ? TH_SOUND_PCM16 : strcmp(name, "wav32f") == 0 ? TH_SOUND_WAV32F : TH_SOUND_WAV16;
+    const char *format = settings->format != NULL ? settings->format : th_sound_format_of(out);
+    return th_sound_file_open(out, format, settings->sample_rate, settings->bitrate, sound, error);
 }
 
 /* Everything from the request into the sound, as it comes. */
-static thespis_status pump(const struct cli_take *t, thespis_request *request, struct th_sound_writer *sound, thespis_error *error)
+static thespis_status pump(const struct cli_take *t, thespis_request *request, struct th_sound_file *sound, thespis_error *error)
 {
     float samples[PIECE];
     size_t count, total = 0;
     for (;;) {
         TH_TRY(thespis_request_read(request, samples, PIECE, &count, error));
         if (count == 0) return THESPIS_OK;
-        TH_TRY(th_sound_write(sound, samples, count, error));
+        TH_TRY(th_sound_file_write(sound, samples, count, error));
         total += count;
         if (t->heard != NULL) t->heard(t->context, total);
     }
@@ -111,15 +113,15 @@ static thespis_status finish(const struct cli_take *t, thespis_request *request,
 static thespis_status write_sound(const struct cli_take *t, thespis_request *request, struct th_output *cues,
                                   thespis_outcome *outcome, thespis_error *error)
 {
-    struct th_sound_writer sound;
-    TH_TRY(th_sound_open(t->out, format_of(t->settings->format), THESPIS_SAMPLE_RATE, &sound, error));
-    int watch = cli_watch_part(sound.output.part);
+    struct th_sound_file sound;
+    TH_TRY(cli_sound_open(t->settings, t->out, &sound, error));
+    int watch = cli_watch_part(sound.writer.output.part);
     thespis_status status = pump(t, request, &sound, error);
     if (status == THESPIS_OK) status = finish(t, request, cues, outcome, error);
     if (status == THESPIS_OK)
-        status = th_sound_close(&sound, error);
+        status = th_sound_file_close(&sound, error);
     else
-        th_sound_discard(&sound);
+        th_sound_file_discard(&sound);
     cli_unwatch_part(watch);
     return status;
 }

@@ -18,6 +18,10 @@ struct cli_take {
     void *context;
 };
 
+/* Opens the sound file `out` as --format, --sample-rate and --bitrate say, or as the file's ending does. */
+thespis_status cli_sound_open(const struct cli_settings *settings, const char *out, struct th_sound_file *sound,
+                              thespis_error *error);
+
 /* Speaks and writes. A file that could not be finished is not left under its name. */
 thespis_status cli_take_run(const struct cli_take *take, thespis_outcome *outcome, thespis_error *error);
 

@@ -4,7 +4,7 @@
 #define THESPIS_ENGINE_FILES_H
 
 #include "audio/codes.h"
-#include "audio/wav.h"
+#include "audio/sound_file.h"
 #include "thespis.h"
 
 /* A recording or codes (.npy, JSON), by content, as the next reference of a voice. */
