@@ -31,7 +31,7 @@ const char *th_audio_format_names(void);
 struct th_encoder_options {
     const char *format; /* a name from the table */
     int sample_rate;    /* of the output: TH_ENCODE_RATE_MIN to _MAX as the format allows; 0: the format's own */
-    int bitrate;        /* kb/s; 0: the format's own, TH_BITRATE_AUTO for opus only */
+    int bitrate;        /* kb/s; 0: the format's own, TH_BITRATE_AUTO for opus only. MP3 at low rates has less: then its most */
     int streamed;       /* the length is unknown while bytes go out: WAV sizes 0xFFFFFFFF, FLAC total 0 */
 };
 

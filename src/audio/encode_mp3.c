@@ -18,10 +18,10 @@ static void say_nothing(const char *format, va_list arguments)
     (void)format, (void)arguments;
 }
 
-/* Mono speech at 128 kb/s; the lowest rates (MPEG 2.5) stop at 64. */
-static int default_bitrate(const struct th_encoder *e)
+/* The most that MPEG 1, 2 and 2.5 have. Clients send one bit rate with any sample rate: more than there is becomes the most. */
+static int most_bitrate(int sample_rate)
 {
-    return e->sample_rate < 16000 ? 64 : e->format->bitrate;
+    return sample_rate >= 32000 ? 320 : sample_rate >= 16000 ? 160 : 64;
 }
 
 static void set_up(lame_t lame, int sample_rate, int bitrate)
@@ -49,7 +49,8 @@ static thespis_status mp3_open(struct th_encoder *e, thespis_error *error)
         return th_fail(error, THESPIS_INVALID,
                        "sample_rate is %d, mp3 has 8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100 and 48000",
                        e->sample_rate);
-    if (e->bitrate == 0) e->bitrate = default_bitrate(e);
+    if (e->bitrate == 0) e->bitrate = e->format->bitrate;
+    if (e->bitrate > most_bitrate(e->sample_rate) && e->bitrate <= 320) e->bitrate = most_bitrate(e->sample_rate);
     lame_t lame = lame_init();
     if (lame == NULL) return th_fail_memory(error, "an MP3 encoder", sizeof(void *));
     e->state = lame;

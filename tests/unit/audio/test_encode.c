@@ -253,7 +253,8 @@ static void test_mp3(void **state)
     static const struct {
         int rate, bitrate;
         double db;
-    } cases[] = {{44100, 0, 25}, {44100, 64, 15}, {44100, 192, 25}, {24000, 64, 20}, {8000, 0, 20}};
+    } cases[] = {{44100, 0, 25}, {44100, 64, 15}, {44100, 192, 25}, {24000, 64, 20},
+                 {8000, 0, 20},  {8000, 128, 20}, {24000, 192, 20}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct th_bytes mp3 = {0}, again = {0}, pcm = {0};
         encode(&(struct th_encoder_options){"mp3", cases[c].rate, cases[c].bitrate, 0}, sound, COUNT, 0, &mp3);
@@ -391,7 +392,8 @@ static void test_refusals(void **state)
     refused((struct th_encoder_options){"mp3", 12345, 0, 0}, THESPIS_INVALID, "44100");
     refused((struct th_encoder_options){"mp3", 0, 100, 0}, THESPIS_INVALID, "96");
     refused((struct th_encoder_options){"mp3", 0, -1, 0}, THESPIS_INVALID, "320");
-    refused((struct th_encoder_options){"mp3", 8000, 128, 0}, THESPIS_INVALID, "64");
+    refused((struct th_encoder_options){"mp3", 8000, 60, 0}, THESPIS_INVALID, "56 and 64");
+    refused((struct th_encoder_options){"mp3", 0, 321, 0}, THESPIS_INVALID, "320");
     refused((struct th_encoder_options){"opus", 24000, 0, 0}, THESPIS_INVALID, "48000");
     refused((struct th_encoder_options){"opus", 0, 600, 0}, THESPIS_INVALID, "600");
     refused((struct th_encoder_options){"opus", 0, 5, 0}, THESPIS_INVALID, "6 to 256");
