@@ -13,6 +13,12 @@
 #define MP3_FRAME 1152
 #define ROOM(samples) ((samples)*5 / 4 + 7200) /* LAME's own worst case */
 
+struct mp3 {
+    lame_t lame;
+    float gain; /* LAME turns everything down by 5 % at our bit rates; speech is to be as loud in every format */
+    float block[MP3_FRAME];
+};
+
 static void say_nothing(const char *format, va_list arguments)
 {
     (void)format, (void)arguments;
@@ -51,17 +57,21 @@ static thespis_status mp3_open(struct th_encoder *e, thespis_error *error)
                        e->sample_rate);
     if (e->bitrate == 0) e->bitrate = e->format->bitrate;
     if (e->bitrate > most_bitrate(e->sample_rate) && e->bitrate <= 320) e->bitrate = most_bitrate(e->sample_rate);
-    lame_t lame = lame_init();
-    if (lame == NULL) return th_fail_memory(error, "an MP3 encoder", sizeof(void *));
-    e->state = lame;
-    set_up(lame, e->sample_rate, e->bitrate);
-    int failed = e->bitrate < 8 || e->bitrate > 320 || lame_init_params(lame) < 0;
+    struct mp3 *mp3;
+    TH_TRY(TH_ALLOC(&mp3, 1, "an MP3 encoder", error));
+    e->state = mp3;
+    mp3->lame = lame_init();
+    if (mp3->lame == NULL) return th_fail_memory(error, "an MP3 encoder", sizeof(void *));
+    set_up(mp3->lame, e->sample_rate, e->bitrate);
+    int failed = e->bitrate < 8 || e->bitrate > 320 || lame_init_params(mp3->lame) < 0;
     /* LAME takes the nearest it has; we do as we are told or say no. */
-    if (failed || lame_get_brate(lame) != e->bitrate)
+    if (failed || lame_get_brate(mp3->lame) != e->bitrate)
         return th_fail(error, THESPIS_INVALID, "bitrate is %d, mp3 at %d Hz has %s", e->bitrate, e->sample_rate,
                        e->sample_rate >= 32000   ? "32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256 and 320"
                        : e->sample_rate >= 16000 ? "8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144 and 160"
                                                  : "8, 16, 24, 32, 40, 48, 56 and 64");
+    float scale = lame_get_scale(mp3->lame);
+    mp3->gain = scale > 0 ? 1 / scale : 1;
     return THESPIS_OK;
 }
 
@@ -75,21 +85,28 @@ static thespis_status take(struct th_bytes *out, int made, thespis_error *error)
 static thespis_status mp3_write(struct th_encoder *e, const float *samples, size_t count, struct th_bytes *out,
                                 thespis_error *error)
 {
+    struct mp3 *mp3 = e->state;
     size_t room = ROOM(count);
     TH_TRY(th_bytes_reserve(out, room, error));
-    return take(out, lame_encode_buffer_ieee_float(e->state, samples, samples, (int)count, out->at + out->count, (int)room), error);
+    for (size_t i = 0; i < count; i++) mp3->block[i] = samples[i] * mp3->gain;
+    uint8_t *to = out->at + out->count;
+    return take(out, lame_encode_buffer_ieee_float(mp3->lame, mp3->block, mp3->block, (int)count, to, (int)room), error);
 }
 
 static thespis_status mp3_finish(struct th_encoder *e, struct th_bytes *out, thespis_error *error)
 {
     size_t room = ROOM(0);
     TH_TRY(th_bytes_reserve(out, room, error));
-    return take(out, lame_encode_flush(e->state, out->at + out->count, (int)room), error);
+    struct mp3 *mp3 = e->state;
+    return take(out, lame_encode_flush(mp3->lame, out->at + out->count, (int)room), error);
 }
 
 static void mp3_close(struct th_encoder *e)
 {
-    if (e->state != NULL) lame_close(e->state);
+    struct mp3 *mp3 = e->state;
+    if (mp3 == NULL) return;
+    if (mp3->lame != NULL) lame_close(mp3->lame);
+    th_free(mp3);
 }
 
 const struct th_encode_steps th_encode_mp3 = {MP3_FRAME, 0, mp3_open, NULL, mp3_write, mp3_finish, mp3_close};
