@@ -1,11 +1,12 @@
 /* Every operation that kernels may use, on the emulator or on a GPU; and that the emulator finds mistakes. */
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 #include "backend/cpu/kernels/vmath.h"
 #include "backend/cuda/runtime.h"
