@@ -115,4 +115,13 @@ struct th_backend {
 thespis_status th_cpu_backend_open(const struct th_model *model, const struct th_codec *codec,
                                    const struct th_backend_options *options, struct th_backend **backend, thespis_error *error);
 
+#ifdef TH_HAVE_CUDA
+/* options->device is the GPU's number. Weights are read through `model`, whose pages may be dropped; it must outlive the backend.
+ */
+thespis_status th_cuda_backend_open(const struct th_model *model, const struct th_codec *codec,
+                                    const struct th_backend_options *options, struct th_backend **backend, thespis_error *error);
+/* THESPIS_OK when th_cuda_backend_open has a chance: a device is there, the kernels have this model's shape and precision. */
+thespis_status th_cuda_backend_fits(const struct th_model *model, const struct th_backend_options *options, thespis_error *error);
+#endif
+
 #endif
