@@ -1,0 +1,41 @@
+/* kernels.c - see kernels.h. */
+#include "backend/cuda/kernels.h"
+
+extern const struct th_cuda_kernel th_cuda_kernels_pack[];
+
+static const struct th_cuda_kernel *const lists[] = {
+    th_cuda_kernels_pack,
+};
+
+const struct th_cuda_kernel *th_cuda_kernel_list(size_t index)
+{
+    return index < sizeof lists / sizeof *lists ? lists[index] : NULL;
+}
+
+static thespis_status check_kernel(const struct th_cuda_kernel *kernel, int most_shared, thespis_error *error)
+{
+    struct cudaFuncAttributes attributes;
+    TH_CUDA(cudaFuncGetAttributes(&attributes, kernel->function), kernel->name, error);
+    if (kernel->threads > attributes.maxThreadsPerBlock)
+        return th_fail(error, THESPIS_DEVICE, "kernel %s is launched with %d threads, this device can launch it with %d",
+                       kernel->name, kernel->threads, attributes.maxThreadsPerBlock);
+    if (kernel->shared + attributes.sharedSizeBytes > (size_t)most_shared)
+        return th_fail(error, THESPIS_DEVICE, "kernel %s needs %zu bytes of shared memory, a block of this device has %d",
+                       kernel->name, kernel->shared + attributes.sharedSizeBytes, most_shared);
+    if (kernel->shared > 49152)
+        TH_CUDA(cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)kernel->shared),
+                kernel->name, error);
+    return THESPIS_OK;
+}
+
+thespis_status th_cuda_check_limits(thespis_error *error)
+{
+    int device, most_shared;
+    TH_CUDA(cudaGetDevice(&device), "the device", error);
+    TH_CUDA(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the device's shared memory",
+            error);
+    const struct th_cuda_kernel *list;
+    for (size_t i = 0; (list = th_cuda_kernel_list(i)) != NULL; i++)
+        for (; list->name != NULL; list++) TH_TRY(check_kernel(list, most_shared, error));
+    return THESPIS_OK;
+}
