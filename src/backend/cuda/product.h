@@ -1,11 +1,5 @@
 /* product.h - y = W x for columns of bf16 inputs: every dense product of the language model, with what comes before and after it.
- *
- * Packed matrices. A tile is 16 rows x 32 inputs of bf16, 1,024 bytes: two steps of m16n8k16, each [32 lanes][16 bytes]. Lane l
- * (g = l / 4, q = l % 4) owns inputs 8q..8q+7 of the tile; its sixteen bytes of step s (0, 1) are the pairs
- *     row g   inputs 8q+4s, 8q+4s+1   |   row g+8 the same   |   row g   inputs 8q+4s+2, 8q+4s+3   |   row g+8 the same.
- * A matrix is [ceil(rows/16)][cols/32] tiles; rows past the end are zeros. So is a stack of matrices that share their input: each
- * part begins at a new tile. A silu part holds gate and up [n, cols] as 2n rows: its tile t has gate rows 8t..8t+7, then up rows
- * 8t..8t+7 (n a multiple of 8, padded to whole tiles when it is not).
+ * Packed matrices are described in weights.h.
  *
  * Order of sums. With n = cols / 32, inputs are cut into eight segments, steps s*n/8 .. (s+1)*n/8 - 1 for s = 0..7 (some may be
  * empty). A segment is summed from zero, step after step, by the matrix instruction; the segments' sums are added to zero in order
@@ -15,28 +9,17 @@
 #define THESPIS_BACKEND_CUDA_PRODUCT_H
 
 #include "backend/cuda/runtime.h"
+#include "backend/cuda/weights.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* bf16, packed; in device memory, aligned to 16 bytes. */
-struct th_cuda_matrix {
-    const void *tiles; /* [rows/16][cols/32][1024 bytes] */
-    int rows;          /* packed: parts with their padding, a multiple of 16 */
-    int cols;          /* a multiple of 32 */
-};
 
 /* Rows that a part of n rows takes in a packed matrix. */
 static inline int th_cuda_padded_rows(int n)
 {
     return (n + 15) / 16 * 16;
 }
-static inline size_t th_cuda_matrix_bytes(int packed_rows, int cols)
-{
-    return (size_t)packed_rows * (size_t)cols * 2;
-}
-
 enum th_cuda_output_kind {
     TH_CUDA_STORE,    /* out[c][r] = bf16(y) */
     TH_CUDA_RESIDUAL, /* out[c][r] = bf16(out[c][r] + bf16(y)), in place */
