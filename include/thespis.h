@@ -209,7 +209,7 @@ typedef struct thespis_request_options {
     int32_t top_k;     /* 1..INT32_MAX; default INT32_MAX; code heads use min(top_k, 30) */
     uint64_t seed;     /* 0..2^63-1, or THESPIS_SEED_RANDOM (default): drawn from the system and told in the outcome */
     int greedy;        /* default 0; 1: always the best logit and no repetition rule, for checks only */
-    int max_frames;    /* 1..2048; 0: min(2048, max_rows - prompt rows) */
+    int max_frames;    /* of each chunk, 1..2048; 0: min(2048, max_rows - prompt rows) */
     int first_chunk;   /* frames decoded before the first audio, 1..64; 0: 4. Changes latency, never a sample */
     int chunk;         /* at most so many frames at once after that, 1..64; 0: windows grow 6, 10, 12, 32, 64 */
     int strict_text;   /* default 0; 1 refuses every special token of the tokenizer in text except speaker tags */
@@ -225,7 +225,10 @@ THESPIS_API void thespis_request_options_init(thespis_request_options *options);
 THESPIS_API thespis_status thespis_request_start(thespis_engine *engine, const thespis_request_options *options,
                                                  thespis_request **request, thespis_error *error);
 /* Waits until audio is there and copies at most `capacity` samples. *count = 0 with THESPIS_OK is the end. The one way out:
- * a request whose audio is not read stops after a bounded queue and waits. After a failure every later call fails the same way. */
+ * a request whose audio is not read stops when about 18 seconds wait to be read, and waits on its lane, which nobody else gets
+ * until it is read on, cancelled or freed: who may read slowly or not at all needs lanes to spare. When a request fails on the way
+ * (a later chunk's prompt may not fit, memory may end), audio made before is given first; then this and every later call fail the
+ * same way. */
 THESPIS_API thespis_status thespis_request_read(thespis_request *request, float *samples, size_t capacity, size_t *count,
                                                 thespis_error *error);
 /* Ends generation at the next frame; audio not yet read is dropped and _read returns THESPIS_CANCELLED. */
@@ -237,7 +240,7 @@ typedef enum thespis_finish {
     THESPIS_FINISH_STOP = 1, /* the model ended its speech */
     THESPIS_FINISH_LENGTH = 2,
     THESPIS_FINISH_CANCELLED = 3,
-    THESPIS_FINISH_ERROR = 4,
+    THESPIS_FINISH_ERROR = 4,  /* of a chunk: it fell into this one, whose frames are those before it */
     THESPIS_FINISH_LOOP = 5,   /* the guard ended it */
     THESPIS_FINISH_SILENCE = 6 /* the guard ended it */
 } thespis_finish;

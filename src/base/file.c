@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -99,6 +100,28 @@ thespis_status th_file_read(const char *path, size_t max_bytes, char **data, siz
 int th_path_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+thespis_status th_path_resolve(const char *path, char **resolved, thespis_error *error)
+{
+    const char *slash = strrchr(path, '/');
+    size_t folder_bytes = slash == NULL ? 1 : slash == path ? 1 : (size_t)(slash - path);
+    *resolved = NULL;
+    char *folder = th_copy_string(slash != NULL ? path : ".", folder_bytes);
+    if (folder == NULL) return th_fail_memory(error, "a path", folder_bytes);
+    char *real = realpath(folder, NULL);
+    thespis_status status = real != NULL ? THESPIS_OK : th_fail_errno(error, "cannot write into the folder '%s'", folder);
+    if (status == THESPIS_OK) status = th_path_join(real, slash != NULL ? slash + 1 : path, resolved, error);
+    free(real);
+    th_free(folder);
+    return status;
+}
+
+int th_path_same(const char *a, const char *b)
+{
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && S_ISREG(first.st_mode) && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
 }
 
 thespis_status th_path_join(const char *folder, const char *name, char **path, thespis_error *error)

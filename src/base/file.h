@@ -17,6 +17,10 @@ thespis_status th_file_read(const char *path, size_t max_bytes, char **data, siz
 
 /* Does this path name something (file or folder)? */
 int th_path_exists(const char *path);
+/* Do both paths lead to one regular file that is there? */
+int th_path_same(const char *a, const char *b);
+/* The one path under which a file to be written will lie: its folder without links and dots, and its name. Freed with th_free. */
+thespis_status th_path_resolve(const char *path, char **resolved, thespis_error *error);
 /* "folder/name", freed with th_free. */
 thespis_status th_path_join(const char *folder, const char *name, char **path, thespis_error *error);
 

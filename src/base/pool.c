@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 
 #define SPIN_ROUNDS 2000
 
@@ -152,7 +153,7 @@ thespis_status th_pool_open(int threads, struct th_pool **out, thespis_error *er
     pthread_cond_init(&pool->done, NULL);
     thespis_status status = TH_ALLOC(&pool->workers, (size_t)threads, "the thread pool", error);
     while (status == THESPIS_OK && pool->started < threads - 1) {
-        int reason = pthread_create(&pool->workers[pool->started], NULL, worker_main, pool);
+        int reason = th_thread_start(&pool->workers[pool->started], worker_main, pool);
         if (reason != 0)
             status = th_fail(error, THESPIS_MEMORY, "cannot start thread %d of %d (system error %d)", pool->started + 2, threads,
                              reason);

@@ -395,6 +395,9 @@ static const struct th_word_rule root_words[] = {
     {"torch_dtype", TH_OPTIONAL, "bfloat16", NULL},
 };
 
+/* transformers' own default is true, so files say it even where text_config does. */
+static const struct th_flag_rule root_flags[] = {{"tie_word_embeddings", TH_OPTIONAL, 0}};
+
 static thespis_status check_architectures(const struct th_fields *root)
 {
     static const char key[] = "architectures";
@@ -423,6 +426,7 @@ static thespis_status check_root(const struct th_fields *root)
 {
     int schema = 1;
     TH_TRY(th_fields_words(root, root_words, TH_COUNT(root_words)));
+    TH_TRY(th_fields_flags(root, root_flags, TH_COUNT(root_flags)));
     TH_TRY(check_architectures(root));
     TH_TRY(th_field_int(root, "fish_schema_version", TH_OPTIONAL, 0, &schema));
     if (schema != 1) return th_field_refuse(root, "fish_schema_version", THESPIS_UNSUPPORTED, "1");

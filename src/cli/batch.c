@@ -2,6 +2,7 @@
  * depend on its line and its seed, so neither order nor lanes matter. */
 #include "cli/batch.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -85,17 +86,41 @@ static thespis_status read_lines(struct batch *b, const char *text, size_t bytes
     return THESPIS_OK;
 }
 
-/* Notes that line i writes `name`. Two lines, or sound and subtitles, with one name would overwrite each other. */
-static thespis_status note_name(const struct batch *b, json_t *seen, int i, const char *name, thespis_error *error)
+/* Notes that line i writes the file `name`, or by the way NAME.part. */
+static thespis_status note_path(const struct batch *b, json_t *seen, int i, const char *name, const char *path,
+                                thespis_error *error)
 {
-    const json_t *other = name != NULL ? json_object_get(seen, name) : NULL;
+    const json_t *other = json_object_get(seen, path);
     if (other != NULL)
         return th_fail(error, THESPIS_INVALID,
                        "%s: lines %lld and %d both write '%.100s': each out and srt needs a name of its own", b->settings->batch,
                        (long long)json_integer_value(other), b->line_number[i], name);
-    if (name != NULL && json_object_set_new(seen, name, json_integer(b->line_number[i])) != 0)
-        return th_fail_memory(error, "the batch", 0);
+    /* A path may be no UTF-8; it is never printed from here. */
+    if (json_object_set_new_nocheck(seen, path, json_integer(b->line_number[i])) != 0) return th_fail_memory(error, "the batch", 0);
     return THESPIS_OK;
+}
+
+/* Two lines, or sound and subtitles, that write one file would overwrite each other, however they spell its name. */
+static thespis_status note_name(const struct batch *b, json_t *seen, int i, const char *key, thespis_error *error)
+{
+    const char *name = json_string_value(json_object_get(b->lines[i], key));
+    char *path, part[PATH_MAX];
+    if (name == NULL) return THESPIS_OK;
+    const char *const read[] = {b->settings->batch, json_string_value(json_object_get(b->lines[i], "ref"))};
+    for (int k = 0; k < 2 && strcmp(key, "srt") == 0; k++) /* an out that is there is kept */
+        if (read[k] != NULL && th_path_same(name, read[k]))
+            return th_fail(error, THESPIS_INVALID, "%s, line %d: srt '%.100s' would replace '%.100s', which is read",
+                           b->settings->batch, b->line_number[i], name, read[k]);
+    thespis_status status = th_path_resolve(name, &path, error);
+    if (status != THESPIS_OK) {
+        th_error_prefix(error, "%s, line %d, %s: ", b->settings->batch, b->line_number[i], key);
+        return status;
+    }
+    status = note_path(b, seen, i, name, path, error);
+    if (status == THESPIS_OK && (size_t)snprintf(part, sizeof part, "%s.part", path) < sizeof part)
+        status = note_path(b, seen, i, name, part, error);
+    th_free(path);
+    return status;
 }
 
 static thespis_status check_names(const struct batch *b, thespis_error *error)
@@ -103,8 +128,8 @@ static thespis_status check_names(const struct batch *b, thespis_error *error)
     json_t *seen = json_object();
     thespis_status status = seen != NULL ? THESPIS_OK : th_fail_memory(error, "the batch", 0);
     for (int i = 0; i < b->count && status == THESPIS_OK; i++) {
-        status = note_name(b, seen, i, json_string_value(json_object_get(b->lines[i], "out")), error);
-        if (status == THESPIS_OK) status = note_name(b, seen, i, json_string_value(json_object_get(b->lines[i], "srt")), error);
+        status = note_name(b, seen, i, "out", error);
+        if (status == THESPIS_OK) status = note_name(b, seen, i, "srt", error);
     }
     json_decref(seen);
     return status;

@@ -28,6 +28,12 @@ int cli_misuse(const char *format, ...)
     return 2;
 }
 
+int cli_replaces(const char *option, const char *out, const char *input)
+{
+    if (out == NULL || input == NULL || strcmp(out, "-") == 0 || strcmp(input, "-") == 0 || !th_path_same(out, input)) return 0;
+    return cli_misuse("%s '%s' would replace '%s', which is read: give another name", option, out, input);
+}
+
 static int one_of(const char *value, const char *first, const char *second)
 {
     if (value == NULL || strcmp(value, first) == 0) return 0;

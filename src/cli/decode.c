@@ -54,6 +54,7 @@ static thespis_status run(struct job *j, thespis_error *error)
 int cli_decode(const struct cli_settings *settings)
 {
     if (settings->word_count != 1) return cli_misuse("decode takes one file of CODES");
+    if (cli_replaces("--out", settings->out, settings->words[0]) != 0) return 2;
     if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
         return cli_misuse("audio is not written to a terminal: give --out FILE");
     thespis_engine_options options;

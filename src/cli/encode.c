@@ -20,6 +20,7 @@ static thespis_status encode(const struct cli_settings *s, const thespis_engine_
 int cli_encode(const struct cli_settings *settings)
 {
     if (settings->word_count != 1) return cli_misuse("encode takes one RECORDING");
+    if (cli_replaces("--out", settings->out, settings->words[0]) != 0) return 2;
     struct cli_progress progress = {0};
     thespis_engine_options options;
     int bad = cli_engine_options(settings, 1, &options);

@@ -69,6 +69,8 @@ void cli_help(FILE *out, const struct cli_command *command);
 int cli_fail(const thespis_error *error);
 /* Bad use: prints one line and how to get help; returns 2. */
 int cli_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Bad use, when what `option` (--out, --srt) names is a file that the command reads: 2, otherwise 0. Either may be NULL or "-". */
+int cli_replaces(const char *option, const char *out, const char *input);
 /* Engine options from settings. codec_only: no model is opened when --codec is given. Returns 0, or 2 after telling. */
 int cli_engine_options(const struct cli_settings *settings, int codec_only, thespis_engine_options *options);
 /* The checkpoint's folder: as given, by the environment, or the shipped one; NULL when there is none. */

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/memory.h"
 #include "cli/batch.h"
 #include "cli/take.h"
 
@@ -119,6 +121,28 @@ static void close_all(struct speech *s)
     free(s->text);
 }
 
+static int srt_is_out(const struct cli_settings *s)
+{
+    char *srt = NULL, *out = NULL;
+    int same = s->srt != NULL && strcmp(s->out, "-") != 0 && th_path_resolve(s->srt, &srt, NULL) == THESPIS_OK &&
+               th_path_resolve(s->out, &out, NULL) == THESPIS_OK && strcmp(srt, out) == 0;
+    th_free(srt);
+    th_free(out);
+    return same;
+}
+
+/* Would what is written take the place of what is read, or of the other? */
+static int replaces(const struct cli_settings *s)
+{
+    const char *const outs[2][2] = {{"--out", s->out}, {"--srt", s->srt}};
+    for (int o = 0; o < 2; o++) {
+        if (cli_replaces(outs[o][0], outs[o][1], s->text_file) != 0) return 2;
+        for (int i = 0; i < s->ref_count; i++)
+            if (cli_replaces(outs[o][0], outs[o][1], s->refs[i]) != 0) return 2;
+    }
+    return 0;
+}
+
 int cli_speak(const struct cli_settings *settings)
 {
     if (settings->batch != NULL) return cli_batch(settings);
@@ -126,7 +150,8 @@ int cli_speak(const struct cli_settings *settings)
     if (settings->voice != NULL && settings->ref_count > 0) return cli_misuse("give --voice or --ref, not both");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");
-    if (settings->srt != NULL && strcmp(settings->srt, settings->out) == 0) return cli_misuse("--srt and --out name one file");
+    if (srt_is_out(settings)) return cli_misuse("--srt and --out name one file");
+    if (replaces(settings) != 0) return 2;
     if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
         return cli_misuse("audio is not written to a terminal: give --out FILE");
     struct speech s = {.settings = settings};

@@ -20,7 +20,8 @@ int th_window_frames(int first_chunk, int chunk, int index)
 /* Frames of r's next window that can be decoded now, or 0. */
 static int window_ready(const struct thespis_request *r)
 {
-    if (r->phase == TH_DONE || r->status != THESPIS_OK) return 0; /* while a later chunk is fed, earlier ones are decoded */
+    if (r->phase == TH_DONE || r->cancelled || r->undecodable) return 0;
+    /* While a later chunk is fed, or has failed, earlier ones are decoded. */
     int have = r->ready - r->decoded;
     int want = th_window_frames(r->first_chunk, r->chunk, r->windows);
     if (have < want && r->phase != TH_DRAWN) return 0;
@@ -42,6 +43,12 @@ static void transpose_codes(const struct thespis_engine *e, struct thespis_reque
     for (int f = 0; f < r->ready; f++)
         for (int b = 0; b < books; b++)
             r->codes[(size_t)b * (size_t)r->ready + (size_t)f] = r->frames[(size_t)f * (size_t)(1 + books) + 1 + (size_t)b];
+}
+
+/* Is there nothing left to decode, or nobody who wants it? */
+static int is_decoded(const struct thespis_request *r)
+{
+    return r->cancelled || r->undecodable || r->decoded >= r->ready;
 }
 
 /* The chunk in which the guard cut ends there, and those that the driver began after it were never spoken. */
@@ -67,7 +74,7 @@ static void settle(struct thespis_engine *e)
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
         /* One cancelled while its last frame was drawn left its lane as if it had ended well. */
         if (r->phase == TH_DRAWN && r->cancelled) th_request_fail_cancelled(r);
-        if (r->phase != TH_DRAWN || (r->status == THESPIS_OK && r->decoded < r->ready)) continue;
+        if (r->phase != TH_DRAWN || !is_decoded(r)) continue;
         if (r->cut) cut_takes(r);
         transpose_codes(e, r);
         r->phase = TH_DONE;
@@ -86,7 +93,7 @@ static struct thespis_request *most_urgent(struct thespis_engine *e)
 {
     struct thespis_request *best = NULL;
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next)
-        if (!r->cancelled && window_ready(r) > 0 && (best == NULL || more_urgent(r, best))) best = r;
+        if (window_ready(r) > 0 && (best == NULL || more_urgent(r, best))) best = r;
     return best;
 }
 
@@ -111,10 +118,12 @@ static int is_silent(const float *samples)
     return 1;
 }
 
-/* Ends the request after the frames decoded so far. Its takes are cut when the driver has left it: until then it reads them. */
+/* Ends the request after the frames decoded so far. Its takes are cut when the driver has left it: until then it reads them. A
+ * driver that was ahead may have failed beyond the cut, which is of no concern then, as it is when it comes there later. */
 static void cut_off(struct thespis_request *r)
 {
     r->cut = 1;
+    r->status = THESPIS_OK;
     r->ready = r->decoded;
     r->finish = THESPIS_FINISH_SILENCE;
 }
@@ -153,14 +162,14 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
     r->decode_seconds += took;
     if (status != THESPIS_OK) {
         th_request_fail(r, status, &error);
-        r->cancelled = 1; /* takes it off its lane */
+        r->undecodable = 1;
     } else {
         int wanted = frames_before_cut(r, samples, n);
         put_into_ring(r, samples, (size_t)wanted * THESPIS_FRAME_SAMPLES);
         r->decoded += wanted;
         r->windows++;
         if (r->first_audio == 0) r->first_audio = th_now();
-        if (r->silent >= TH_SILENT_FRAMES && r->status == THESPIS_OK) cut_off(r);
+        if (r->silent >= TH_SILENT_FRAMES && !r->cancelled) cut_off(r);
     }
     pthread_cond_broadcast(&r->changed);
     pthread_cond_signal(&e->driver_wake);

@@ -9,6 +9,15 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 
+/* The chunk in which a failure fell keeps the frames it had. */
+static void end_take(struct thespis_request *r)
+{
+    struct th_take *take = &r->takes.take[r->takes.at];
+    if (take->finish != THESPIS_FINISH_NONE || take->first_frame < 0) return;
+    take->frames = r->ready - take->first_frame;
+    take->finish = THESPIS_FINISH_ERROR;
+}
+
 void th_request_fail(struct thespis_request *r, thespis_status status, const thespis_error *error)
 {
     if (r->status == THESPIS_OK) {
@@ -42,11 +51,19 @@ static void end_drawing(struct thespis_engine *e, struct thespis_request *r)
     pthread_cond_broadcast(&r->changed);
 }
 
-/* Those that a caller cancelled or the codec thread cut off leave their lanes. */
+/* Drawing has failed; the audio from before is still wanted. */
+static void fail_drawing(struct thespis_engine *e, struct thespis_request *r, thespis_status status, const thespis_error *error)
+{
+    th_request_fail(r, status, error);
+    end_take(r);
+    end_drawing(e, r);
+}
+
+/* Those that a caller cancelled, or the codec thread cut off or gave up, leave their lanes. */
 static void end_early(struct thespis_engine *e)
 {
     for (struct thespis_request *r = e->requests; r != NULL; r = r->next) {
-        if (r->phase >= TH_DRAWN || !(r->cancelled || r->cut)) continue;
+        if (r->phase >= TH_DRAWN || !(r->cancelled || r->cut || r->undecodable)) continue;
         if (r->cancelled) th_request_fail_cancelled(r);
         end_drawing(e, r);
     }
@@ -96,9 +113,9 @@ static int collect_steps(struct thespis_engine *e, struct th_step *steps, int32_
 /* Builds the prompt of the current chunk. Without the mutex: only the driver writes frames, and only it reads the takes. */
 static thespis_status build_prompt(struct thespis_engine *e, struct thespis_request *r, thespis_error *error)
 {
-    int context = e->parts.max_rows;
-    int most = context - 1 < TH_MAX_PROMPT_ROWS ? context - 1 : TH_MAX_PROMPT_ROWS;
-    if (r->frame_limit > 0 && context - r->frame_limit < most) most = context - r->frame_limit;
+    int context = e->parts.max_rows, room = r->frame_limit;
+    if (room == 0) room = th_frames_for(r->takes.chunks.items[r->takes.at].bytes);
+    int most = context - room < TH_MAX_PROMPT_ROWS ? context - room : TH_MAX_PROMPT_ROWS;
     TH_TRY(th_takes_prompt(&r->takes, e->parts.tokenizer, &e->parts.shape, r->frames, most, &r->rows, error));
     return th_request_plan(e, r, error);
 }
@@ -166,10 +183,7 @@ static void after_feed(struct thespis_engine *e, struct thespis_request *r, thes
         r->phase = TH_GENERATE;
         status = grow_frames(e, r, error);
     }
-    if (status != THESPIS_OK) {
-        th_request_fail(r, status, error);
-        end_drawing(e, r);
-    }
+    if (status != THESPIS_OK) fail_drawing(e, r, status, error);
 }
 
 /* The chunk is spoken: on to the next, or the end. */
@@ -239,12 +253,10 @@ static void after_step(struct thespis_engine *e, const struct th_step *steps, in
     for (int i = 0; i < n; i++) {
         struct thespis_request *r = e->lane[steps[i].lane];
         if (r->cut) continue;
-        if (steps[i].status != THESPIS_OK) {
-            th_request_fail(r, steps[i].status, &steps[i].error);
-            end_drawing(e, r);
-        } else {
+        if (steps[i].status != THESPIS_OK)
+            fail_drawing(e, r, steps[i].status, &steps[i].error);
+        else
             take_frame(e, r, steps[i].frame);
-        }
     }
     if (n > 0) pthread_cond_signal(&e->codec_wake);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "engine/codec_jobs.h"
 
 #define STRINGIFY_(x) #x
@@ -26,7 +27,7 @@ void thespis_engine_options_init(thespis_engine_options *options)
 
 static thespis_status start_thread(pthread_t *thread, void *(*body)(void *), thespis_engine *e, thespis_error *error)
 {
-    int reason = pthread_create(thread, NULL, body, e);
+    int reason = th_thread_start(thread, body, e);
     if (reason != 0) return th_fail(error, THESPIS_MEMORY, "cannot start a thread of the engine (system error %d)", reason);
     e->threads_started++;
     return THESPIS_OK;

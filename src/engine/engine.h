@@ -15,7 +15,6 @@
 #include "engine/prompt_slots.h"
 #include "engine/takes.h"
 
-#define TH_MAX_FRAMES 2048 /* of one request */
 #define TH_MAX_PROMPT_ROWS 8192
 #define TH_MAX_REFERENCE_SECONDS 60.0
 #define TH_MAX_WAITING 1024 /* requests in line for a lane */
@@ -73,6 +72,7 @@ struct thespis_request {
     int cached_rows;            /* of them, copied from a slot */
     int silent;                 /* frames of silence at the end of what is decoded, for the guard */
     int cut;                    /* the guard ended it: `ready` grows no more */
+    int undecodable;            /* its codec stream failed: no more of it is decoded */
     int decoded;                /* frames whose samples went into the ring */
     int windows;                /* decoded so far */
     uint64_t turn;              /* when the last of them was decoded, by engine.turns */
@@ -118,7 +118,8 @@ int th_window_frames(int first_chunk, int chunk, int index);
 /* The frame limit of the prompt in r->rows, and that both fit the context together. */
 thespis_status th_request_plan(const struct thespis_engine *engine, struct thespis_request *request, thespis_error *error);
 
-/* Ends a request that failed, or was cancelled, under the mutex. The first reason stands. */
+/* Ends a request that failed, or was cancelled, under the mutex. The first reason stands. What was drawn before a failure is still
+ * decoded and read; a cancelled request's is dropped. */
 void th_request_fail_cancelled(struct thespis_request *request);
 void th_request_fail(struct thespis_request *request, thespis_status status, const thespis_error *error);
 

@@ -153,6 +153,7 @@ thespis_status thespis_request_start(thespis_engine *engine, const thespis_reque
                                      thespis_error *error)
 {
     *request = NULL;
+    if (options == NULL) return th_fail(error, THESPIS_INVALID, "options is NULL: call thespis_request_options_init on a struct");
     if (engine->parts.model == NULL)
         return th_fail(error, THESPIS_INVALID, "this engine was opened with a codec alone: speaking needs a model");
     TH_TRY(check_options(options, error));
@@ -193,15 +194,14 @@ thespis_status thespis_request_read(thespis_request *r, float *samples, size_t c
     *count = 0;
     if (capacity == 0) return th_fail(error, THESPIS_INVALID, "capacity is 0, must be at least 1 sample");
     pthread_mutex_lock(&e->mutex);
-    /* A failure is told when both threads have left the request, so that its outcome is final. */
-    while (r->phase != TH_DONE && (r->status != THESPIS_OK || r->cancelled || r->ring_count == 0))
-        pthread_cond_wait(&r->changed, &e->mutex);
-    if (r->status != THESPIS_OK) {
-        status = r->status;
-        if (error != NULL) *error = r->error;
-    } else if (r->ring_count > 0) {
+    /* A failure is told when both threads have left the request, so that its outcome is final, and what was said before is read. */
+    while (r->phase != TH_DONE && (r->cancelled || r->ring_count == 0)) pthread_cond_wait(&r->changed, &e->mutex);
+    if (r->ring_count > 0 && !r->cancelled) {
         *count = take_from_ring(r, samples, capacity);
         pthread_cond_signal(&e->codec_wake);
+    } else if (r->status != THESPIS_OK) {
+        status = r->status;
+        if (error != NULL) *error = r->error;
     }
     pthread_mutex_unlock(&e->mutex);
     return status;
@@ -251,12 +251,14 @@ thespis_status thespis_request_get_outcome(const thespis_request *r, thespis_out
     if (outcome->size != sizeof *outcome)
         return th_fail(error, THESPIS_INVALID, "outcome.size is %zu, must be %zu", outcome->size, sizeof *outcome);
     pthread_mutex_lock(&r->engine->mutex);
-    int over = r->phase == TH_DONE || r->status != THESPIS_OK;
-    outcome->finish = over ? r->finish : THESPIS_FINISH_NONE;
+    outcome->finish = r->phase == TH_DONE ? r->finish : THESPIS_FINISH_NONE;
     outcome->seed = r->sampling.seed;
     outcome->chunks = (int)r->takes.chunks.count;
     outcome->chunks_done = 0;
-    for (int i = 0; i < outcome->chunks; i++) outcome->chunks_done += r->takes.take[i].finish != THESPIS_FINISH_NONE;
+    for (int i = 0; i < outcome->chunks; i++) {
+        thespis_finish finish = r->takes.take[i].finish;
+        outcome->chunks_done += finish != THESPIS_FINISH_NONE && finish != THESPIS_FINISH_ERROR;
+    }
     outcome->prompt_rows = r->prompt_rows;
     outcome->cached_rows = r->cached_rows;
     outcome->frames = r->ready;

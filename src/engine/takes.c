@@ -148,6 +148,11 @@ static thespis_status build(const struct th_takes *t, const struct th_tokenizer 
     return status;
 }
 
+int th_frames_for(size_t bytes)
+{
+    return bytes < (TH_MAX_FRAMES - 43) / 3 ? (int)(3 * bytes) + 43 : TH_MAX_FRAMES;
+}
+
 thespis_status th_takes_prompt(const struct th_takes *takes, const struct th_tokenizer *tokenizer,
                                const struct th_prompt_shape *shape, const int32_t *frames, int most_rows, struct th_rows *rows,
                                thespis_error *error)
@@ -155,7 +160,7 @@ thespis_status th_takes_prompt(const struct th_takes *takes, const struct th_tok
     struct th_prompt_turn *turns;
     TH_TRY(TH_ALLOC(&turns, takes->history_count + 2, "history turns", error));
     thespis_status status = build(takes, tokenizer, shape, frames, 1, turns, rows, error);
-    if (status == THESPIS_OK && takes->at > 0 && rows->count > (size_t)most_rows) {
+    if (status == THESPIS_OK && takes->at > 0 && (most_rows < 0 || rows->count > (size_t)most_rows)) {
         th_rows_free(rows);
         status = build(takes, tokenizer, shape, frames, 0, turns, rows, error);
     }

@@ -7,6 +7,8 @@
 #include "text/prompt.h"
 #include "thespis.h"
 
+#define TH_MAX_FRAMES 2048 /* of one chunk */
+
 /* One chunk's outcome. Times are frames of the whole request. */
 struct th_take {
     int first_frame, frames; /* -1, 0 before it begins */
@@ -35,8 +37,12 @@ thespis_status th_takes_open(const thespis_request_options *options, const struc
                              size_t reference_count, int codebooks, struct th_takes *takes, thespis_error *error);
 void th_takes_close(struct th_takes *takes);
 
-/* The prompt of chunk takes->at. frames [..][1 + codebooks] are the request's so far. With more rows than most_rows the turns of
- * earlier chunks are left out. */
+/* Frames that a text of so many bytes surely finds enough where no limit is given: three a byte, several times what speech takes,
+ * and two seconds. Earlier chunks are heard only where the context leaves this much to the next. */
+int th_frames_for(size_t bytes);
+
+/* The prompt of chunk takes->at. frames [..][1 + codebooks] are the request's so far. With more rows than most_rows, which may be
+ * negative, the turns of earlier chunks are left out. */
 thespis_status th_takes_prompt(const struct th_takes *takes, const struct th_tokenizer *tokenizer,
                                const struct th_prompt_shape *shape, const int32_t *frames, int most_rows, struct th_rows *rows,
                                thespis_error *error);

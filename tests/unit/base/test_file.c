@@ -272,6 +272,42 @@ static void standard_output(void **state)
 }
 
 #ifdef TH_FAULTS
+static void one_file_has_one_path(void **state)
+{
+    (void)state;
+    char *a, *b, *cwd = getcwd(NULL, 0), spelled[1200], link[600];
+    thespis_error error;
+    put("here");
+    const char *last = strrchr(name, '/') + 1;
+    snprintf(spelled, sizeof spelled, "%.*s/./../%s/%s", (int)(last - 1 - name), name, strrchr(folder, '/') + 1, last);
+    assert_int_equal(th_path_resolve(name, &a, &error), THESPIS_OK);
+    assert_int_equal(th_path_resolve(spelled, &b, &error), THESPIS_OK);
+    assert_string_equal(a, b);
+    assert_true(th_path_same(name, spelled));
+    th_free(b);
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(th_path_resolve(last, &b, &error), THESPIS_OK);
+    assert_string_equal(a, b);
+    assert_int_equal(chdir(cwd), 0);
+    free(cwd);
+    th_free(a);
+    th_free(b);
+    assert_int_equal(th_path_resolve("/not-there.wav", &a, &error), THESPIS_OK);
+    assert_string_equal(a, "/not-there.wav");
+    th_free(a);
+    assert_int_equal(th_path_resolve("/nonexistent/x.wav", &a, &error), THESPIS_IO);
+    assert_null(a);
+    assert_non_null(strstr(error.message, "/nonexistent"));
+
+    snprintf(link, sizeof link, "%s.link", name);
+    assert_int_equal(symlink(name, link), 0);
+    assert_true(th_path_same(name, link));
+    assert_int_equal(unlink(link), 0);
+    assert_false(th_path_same(name, link));
+    assert_false(th_path_same("/dev/null", "/dev/null"));
+    assert_false(th_path_same(name, folder));
+}
+
 static void allocations_may_fail(void **state)
 {
     (void)state;
@@ -306,6 +342,7 @@ int main(void)
         cmocka_unit_test(closed_pipe),
         cmocka_unit_test(standard_output),
 #ifdef TH_FAULTS
+        cmocka_unit_test(one_file_has_one_path),
         cmocka_unit_test(allocations_may_fail),
 #endif
     };

@@ -1,5 +1,6 @@
 /* test_pool.c - the thread pool: every item once, pieces within the grain, several callers at once. Made to run under TSan too. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -121,6 +122,33 @@ static void many_callers(void **state)
     }
 }
 
+/* A worker's mask, told by its first piece; the caller's pieces count too. */
+static void look_at_signals(void *context, int begin, int end)
+{
+    atomic_int *blocked = context;
+    sigset_t mask;
+    (void)begin, (void)end;
+    pthread_sigmask(SIG_BLOCK, NULL, &mask);
+    atomic_fetch_add(blocked, sigismember(&mask, SIGINT) && sigismember(&mask, SIGPROF) && !sigismember(&mask, SIGSEGV));
+    usleep(1000);
+}
+
+/* The host's handlers run on the host's threads. */
+static void workers_take_no_signals(void **state)
+{
+    struct th_pool *pool;
+    atomic_int blocked;
+    sigset_t mine;
+    (void)state;
+    atomic_init(&blocked, 0);
+    assert_int_equal(th_pool_open(3, &pool, NULL), THESPIS_OK);
+    for (int round = 0; round < 100 && atomic_load(&blocked) == 0; round++) th_pool_run(pool, 12, 1, look_at_signals, &blocked);
+    assert_in_range(atomic_load(&blocked), 1, 11); /* the caller did at least one */
+    pthread_sigmask(SIG_BLOCK, NULL, &mine);
+    assert_false(sigismember(&mine, SIGINT));
+    th_pool_close(pool);
+}
+
 static void open_and_close(void **state)
 {
     struct th_pool *pool;
@@ -148,6 +176,7 @@ static void open_and_close(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(huge_counts),
-                                       cmocka_unit_test(many_callers), cmocka_unit_test(open_and_close)};
+                                       cmocka_unit_test(many_callers), cmocka_unit_test(workers_take_no_signals),
+                                       cmocka_unit_test(open_and_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

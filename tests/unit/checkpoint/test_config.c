@@ -19,7 +19,7 @@ static const char published[] =
     "{'model_type':'fish_omni','architectures':['Other','FishOmniModel'],'fish_schema_version':1,"
     "'speech_template_version':'reference-bracket-v1','dtype':'bfloat16','torch_dtype':'bfloat16','eos_token_id':290,"
     "'semantic_start_token_id':300,'semantic_end_token_id':363,'audio_encoder_config':null,'extra_samplable_token_ids':[],"
-    "'unknown_key':{'is':'ignored'},"
+    "'unknown_key':{'is':'ignored'},'tie_word_embeddings':false,"
     "'quantization_config':{'quant_method':'bsgemm-moe','activation_scheme':'dynamic','weight_block_size':[128,128]},"
     "'text_config':{'model_type':'fish_omni_text','num_hidden_layers':4,'hidden_size':256,'num_attention_heads':4,"
     "'num_key_value_heads':2,'head_dim':64,'vocab_size':512,'max_position_embeddings':2048,'num_experts':8,"
@@ -203,6 +203,7 @@ static const char *const accepted[][2] = {
     {"fish_schema_version", NULL},
     {"dtype", NULL},
     {"audio_encoder_config", NULL},
+    {"tie_word_embeddings", NULL},
     {"extra_samplable_token_ids", "null"},
     {"extra_samplable_token_ids", NULL},
     {"quantization_config", NULL},
@@ -317,6 +318,8 @@ static const struct refusal refusals[] = {
     {"torch_dtype", "'float32'", OTHER, "bfloat16"},
     {"audio_encoder_config", "{}", OTHER, "got object"},
     {"audio_encoder_config", "false", OTHER, "got boolean"},
+    {"tie_word_embeddings", "true", OTHER, "expected false"},
+    {"tie_word_embeddings", "0", BAD, "got integer 0"},
     {"extra_samplable_token_ids", "[5]", OTHER, "got array of 1"},
     {"extra_samplable_token_ids", "0", BAD, "got integer 0"},
     {"text_config", NULL, BAD, "expected an object, got nothing"},

@@ -25,6 +25,18 @@ struct made_print {
     size_t count;
 };
 
+static inline struct made_print made_print_begin(void)
+{
+    return (struct made_print){14695981039346656037u, 0};
+}
+
+static inline void made_print_add(struct made_print *print, const float *samples, size_t count)
+{
+    for (size_t i = 0; i < count * sizeof(float); i++)
+        print->hash = (print->hash ^ ((const unsigned char *)samples)[i]) * 1099511628211u;
+    print->count += count;
+}
+
 /* Has make_checkpoint write MADE_FOLDER/NAME. Programs run side by side: each takes names of its own. */
 static inline void made_checkpoint(const char *preset, const char *name)
 {
@@ -134,12 +146,9 @@ static inline thespis_status made_drain(thespis_request *request, struct made_pr
     float samples[3000];
     size_t count;
     thespis_status status;
-    *print = (struct made_print){14695981039346656037u, 0};
-    while ((status = thespis_request_read(request, samples, 3000, &count, error)) == THESPIS_OK && count > 0) {
-        for (size_t i = 0; i < count * sizeof(float); i++)
-            print->hash = (print->hash ^ ((const unsigned char *)samples)[i]) * 1099511628211u;
-        print->count += count;
-    }
+    *print = made_print_begin();
+    while ((status = thespis_request_read(request, samples, 3000, &count, error)) == THESPIS_OK && count > 0)
+        made_print_add(print, samples, count);
     return status;
 }
 

@@ -6,9 +6,39 @@
 
 #define FOLDER MADE_FOLDER "/context"
 #define LOOPING MADE_FOLDER "/looping"
+#define SILENT MADE_FOLDER "/silent"
 #define ROWS 16384
 #define MOST_PROMPT 8192
 #define MOST_FRAMES 2048
+
+/* Gives a checkpoint a codec whose last convolution is all zeros. */
+static void silence_codec(const char *folder)
+{
+    static const char *const last[] = {"decoder.model.6.conv.weight", "decoder.model.6.conv.bias"};
+    char pth[600], path[600];
+    struct th_safetensors file;
+    long at[2];
+    size_t bytes[2];
+    thespis_error error;
+    snprintf(pth, sizeof pth, "%s/codec.pth", folder);
+    snprintf(path, sizeof path, "%s/codec.safetensors", folder);
+    if (th_convert_codec(pth, path, &error) != THESPIS_OK) fail_msg("%s", error.message);
+    if (th_safetensors_open(path, &file, &error) != THESPIS_OK) fail_msg("%s", error.message);
+    for (int i = 0; i < 2; i++) {
+        const struct th_tensor *tensor = th_safetensors_find(&file, last[i]);
+        if (tensor == NULL) fail_msg("no tensor %s", last[i]);
+        at[i] = (long)((const uint8_t *)tensor->data - file.map.data);
+        bytes[i] = (size_t)tensor->bytes;
+    }
+    th_safetensors_close(&file);
+    FILE *out = fopen(path, "r+b");
+    assert_non_null(out);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fseek(out, at[i], SEEK_SET), 0);
+        for (size_t n = 0; n < bytes[i]; n++) assert_int_equal(fputc(0, out), 0);
+    }
+    assert_int_equal(fclose(out), 0);
+}
 
 static int make(void **unused)
 {
@@ -16,6 +46,8 @@ static int make(void **unused)
     made_endless("context", FOLDER);
     made_checkpoint("edges", "looping");
     made_fill_row(LOOPING, "lm_head.weight", NULL, 0);
+    made_endless("silent", SILENT);
+    silence_codec(SILENT);
     return 0;
 }
 
@@ -226,10 +258,66 @@ static void the_guard_ends_a_loop(void **unused)
     thespis_engine_close(engine);
 }
 
+/* A codec that is silent whatever it is told. The guard ends the request after three seconds of it, whatever the windows and
+ * however far the driver is ahead. */
+static void the_guard_ends_a_silence(void **unused)
+{
+    static const int chunks[][2] = {{0, 0}, {1, 1}, {7, 5}, {64, 64}};
+    (void)unused;
+    struct made_print plain, got;
+    thespis_engine_options o = made_options(SILENT, 1, 512);
+    thespis_request_options r = made_request("Nobody hears this. Nor this.", NULL, 1, 200);
+    r.greedy = 1;
+    r.granularity = THESPIS_GRANULARITY_SENTENCE;
+    for (int i = 0; i < 4; i++) {
+        o.threads = 1 + i % 2;
+        thespis_engine *engine = made_open(&o);
+        if (i == 0) {
+            thespis_outcome all = made_speak(engine, &r, &plain);
+            assert_int_equal(all.frames, 400);
+            assert_int_equal(all.finish, THESPIS_FINISH_LENGTH);
+        }
+        r.guard = 1;
+        r.first_chunk = chunks[i][0];
+        r.chunk = chunks[i][1];
+        thespis_outcome outcome = made_speak(engine, &r, &got);
+        assert_int_equal(outcome.finish, THESPIS_FINISH_SILENCE);
+        assert_int_equal(outcome.frames, 65);
+        assert_int_equal(outcome.chunks_done, 1);
+        thespis_engine_close(engine);
+    }
+}
+
+/* Without a limit on frames, a later chunk hears the earlier ones only where they leave it room enough to be spoken: in a context
+ * of 200 rows its prompt would fit with them, its speech perhaps not. */
+static void history_leaves_room_to_speak(void **unused)
+{
+    (void)unused;
+    static const int contexts[] = {1000, 160};
+    struct made_print print;
+    int rows[2][2]; /* of both prompts: with and without history, in a large and a small context */
+    for (int i = 0; i < 2; i++) {
+        thespis_engine_options o = made_options(TEST_SOURCE_DIR "/models/stage", 1, contexts[i]);
+        thespis_engine *engine = made_open(&o);
+        thespis_request_options r = made_request("The bell rang twice. Who is there?", NULL, 1, 0);
+        r.granularity = THESPIS_GRANULARITY_SENTENCE;
+        for (int alone = 0; alone < 2; alone++) {
+            r.no_history = alone;
+            rows[i][alone] = made_speak(engine, &r, &print).prompt_rows;
+        }
+        thespis_engine_close(engine);
+    }
+    assert_in_range(rows[0][0], rows[0][1] + 20, 160);
+    assert_int_equal(rows[1][0], rows[0][1]);
+    assert_int_equal(rows[1][1], rows[0][1]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_last_row_of_a_context), cmocka_unit_test(the_guard_ends_a_loop),
-                                       cmocka_unit_test(a_reference_of_sixty_seconds),
-                                       cmocka_unit_test(the_last_row_of_the_longest_lane), cmocka_unit_test(the_largest_request)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_row_of_a_context),    cmocka_unit_test(the_guard_ends_a_loop),
+        cmocka_unit_test(the_guard_ends_a_silence),     cmocka_unit_test(history_leaves_room_to_speak),
+        cmocka_unit_test(a_reference_of_sixty_seconds), cmocka_unit_test(the_last_row_of_the_longest_lane),
+        cmocka_unit_test(the_largest_request)};
     return cmocka_run_group_tests(tests, make, NULL);
 }

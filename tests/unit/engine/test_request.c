@@ -1,19 +1,12 @@
 /* Requests end to end on the shipped checkpoint: one request's samples are the same bytes however it is run, and every way of going
  * wrong leaves the engine fit for the next one. */
+#include "unit/engine/made.h"
+
 #include <fenv.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "base/memory.h"
-#include "thespis.h"
 
 #define STAGE TEST_SOURCE_DIR "/models/stage"
 #define FRAMES 14
@@ -38,37 +31,21 @@ static const struct run plain = {.text = "The bell rang twice.", .seed = 3, .max
 
 static thespis_engine *open_engine(int threads, int lanes, int prefill, thespis_isa isa)
 {
-    thespis_engine_options o;
-    thespis_engine *engine;
-    thespis_error error;
-    thespis_engine_options_init(&o);
-    o.checkpoint = STAGE;
+    thespis_engine_options o = made_options(STAGE, lanes, 512);
     o.threads = threads;
-    o.lanes = lanes;
     o.prefill_rows = prefill;
     o.isa = isa;
-    o.max_rows = 512;
-    if (thespis_engine_open(&o, &engine, &error) != THESPIS_OK) fail_msg("%s", error.message);
-    return engine;
+    return made_open(&o);
 }
 
 static thespis_request *start(thespis_engine *engine, const struct run *run)
 {
-    thespis_request_options o;
-    thespis_request *request;
-    thespis_error error;
-    thespis_request_options_init(&o);
-    o.text = run->text;
-    o.text_bytes = strlen(run->text);
-    o.seed = run->seed;
-    o.max_frames = run->max_frames;
+    thespis_request_options o = made_request(run->text, run->voice, run->seed, run->max_frames);
     o.first_chunk = run->first_chunk;
     o.chunk = run->chunk;
-    o.voice = run->voice;
     o.history = run->history;
     o.history_count = run->history_count;
-    if (thespis_request_start(engine, &o, &request, &error) != THESPIS_OK) fail_msg("%s", error.message);
-    return request;
+    return made_start(engine, &o);
 }
 
 static void finish(thespis_request *request, size_t capacity, struct sound *sound)
@@ -282,7 +259,6 @@ static void history_from_a_finished_request(void **state)
 static void refusals_name_what_is_wrong(void **state)
 {
     (void)state;
-    thespis_error error;
     thespis_engine *engine = open_engine(1, 1, 64, THESPIS_ISA_AUTO);
     static const struct {
         const char *text, *word;
@@ -302,18 +278,11 @@ static void refusals_name_what_is_wrong(void **state)
                {"hi", "max_frames", 1, 1, 1, 2049, THESPIS_INVALID},
                {"hi", "max_rows", 1, 1, 1, 511, THESPIS_LIMIT}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        thespis_request_options o;
-        thespis_request *request = (thespis_request *)&o;
-        thespis_request_options_init(&o);
-        o.text = bad[i].text;
-        o.text_bytes = strlen(bad[i].text);
+        thespis_request_options o = made_request(bad[i].text, NULL, 1, bad[i].max_frames);
         o.temperature = bad[i].temperature;
         o.top_p = bad[i].top_p;
         o.top_k = bad[i].top_k;
-        o.max_frames = bad[i].max_frames;
-        assert_int_equal(thespis_request_start(engine, &o, &request, &error), bad[i].status);
-        assert_null(request);
-        if (strstr(error.message, bad[i].word) == NULL) fail_msg("'%s' does not name '%s'", error.message, bad[i].word);
+        made_refused(engine, &o, bad[i].status, bad[i].word);
     }
     speak(engine, &plain, &got);
     thespis_engine_close(engine);
@@ -375,14 +344,9 @@ static void every_allocation_can_fail(void **state)
     thespis_engine *engine = open_engine(1, 1, 64, THESPIS_ISA_AUTO);
     int failures = 0;
     for (long n = 1; n < 400; n++) {
-        thespis_request_options o;
+        thespis_request_options o = made_request("Hi.", NULL, 1, 2);
         thespis_request *request;
         thespis_error error;
-        thespis_request_options_init(&o);
-        o.text = "Hi.";
-        o.text_bytes = 3;
-        o.max_frames = 2;
-        o.seed = 1;
         th_memory_fail_from(n);
         thespis_status status = thespis_request_start(engine, &o, &request, &error);
         float samples[2048];

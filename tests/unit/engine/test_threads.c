@@ -2,6 +2,7 @@
  * comes to is the same whichever thread was ahead. */
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,7 +33,9 @@ struct fake {
     int frames, code;
     int drawn[LANES]; /* since begin */
     int feeds, steps;
-    int fail_feed, fail_step; /* the feed or step of this number waits until the request is cut off, and fails; 0: none */
+    int fail_feed, fail_step; /* the feed or step of this number fails; 0: none */
+    int fail_after_cut;       /* it waits until the request is cut off before it fails */
+    sigset_t signals;         /* blocked on the thread that steps */
 
     pthread_mutex_t mutex; /* for all below */
     pthread_cond_t changed;
@@ -41,6 +44,7 @@ struct fake {
     int codec_waits;
     int streams;
     struct th_codec_stream stream[STREAMS];
+    int fail_window;                         /* the codec fails at its window of this number; 0: none */
     int windows[MOST_WINDOWS], window_count; /* streams in the order in which their windows were decoded */
 };
 
@@ -79,6 +83,7 @@ static thespis_status begin(struct th_backend *backend, int lane, const struct t
 static void await_cut(void)
 {
     struct thespis_engine *e = fake.engine;
+    if (!fake.fail_after_cut) return;
     pthread_mutex_lock(&e->mutex);
     while (!e->requests->cut) pthread_cond_wait(&e->requests->changed, &e->mutex);
     pthread_mutex_unlock(&e->mutex);
@@ -96,6 +101,7 @@ static thespis_status step(struct th_backend *backend, struct th_step *steps, in
 {
     (void)backend;
     const struct th_config *config = &fake.engine->parts.model->config;
+    pthread_sigmask(SIG_BLOCK, NULL, &fake.signals);
     pthread_mutex_lock(&fake.mutex);
     fake.in_step = 1;
     pthread_cond_broadcast(&fake.changed);
@@ -130,7 +136,7 @@ static void codec_close(struct th_backend *backend, struct th_codec_stream *stre
 static thespis_status codec_decode(struct th_backend *backend, struct th_codec_stream *stream, const int32_t *codes, int frames,
                                    float *samples, thespis_error *error)
 {
-    (void)backend, (void)error;
+    (void)backend;
     pthread_mutex_lock(&fake.mutex);
     while (fake.window_count >= fake.windows_allowed) {
         fake.codec_waits = 1;
@@ -139,7 +145,9 @@ static thespis_status codec_decode(struct th_backend *backend, struct th_codec_s
     }
     fake.codec_waits = 0;
     fake.windows[fake.window_count++] = stream->number;
+    int fails = fake.window_count == fake.fail_window;
     pthread_mutex_unlock(&fake.mutex);
+    if (fails) return th_fail(error, THESPIS_DEVICE, "the script fails here");
     for (int i = 0; i < frames * THESPIS_FRAME_SAMPLES; i++) samples[i] = codes[0] == SILENT ? 0.0f : 0.5f;
     return THESPIS_OK;
 }
@@ -176,7 +184,7 @@ static int new_script(void **state)
 {
     (void)state;
     pthread_mutex_lock(&fake.mutex);
-    fake.feeds = fake.steps = fake.fail_feed = fake.fail_step = 0;
+    fake.feeds = fake.steps = fake.fail_feed = fake.fail_step = fake.fail_after_cut = fake.fail_window = 0;
     fake.hold_step = fake.in_step = fake.codec_waits = 0;
     fake.windows_allowed = MOST_WINDOWS;
     fake.streams = fake.window_count = 0;
@@ -309,6 +317,9 @@ static void what_cannot_be_read_is_refused(void **state)
     o.text = "Hi.";
     o.text_bytes = 3;
     o.voice = &foreign;
+    assert_int_equal(thespis_request_start(fake.engine, NULL, &request, &error), THESPIS_INVALID);
+    assert_null(request);
+    assert_non_null(strstr(error.message, "options is NULL"));
     assert_int_equal(thespis_request_start(fake.engine, &o, &request, &error), THESPIS_INVALID);
     assert_non_null(strstr(error.message, "another engine"));
     o.voice = NULL;
@@ -378,6 +389,7 @@ static void cut_before_the_next_prompt_fails(void **state)
     fake.frames = 128; /* windows of 4, 6, 10, 12, 32, 64 */
     fake.code = SILENT;
     fake.fail_feed = 3; /* each prompt is fed in two pieces */
+    fake.fail_after_cut = 1;
     assert_cut(2);
 }
 
@@ -387,7 +399,123 @@ static void cut_before_a_step_fails(void **state)
     fake.frames = 1000;
     fake.code = SILENT;
     fake.fail_step = 140;
+    fake.fail_after_cut = 1;
     assert_cut(1);
+}
+
+/* The same, with the codec far behind. */
+static void cut_after_a_step_failed(void **state)
+{
+    (void)state;
+    fake.frames = 1000;
+    fake.code = SILENT;
+    fake.fail_step = 140;
+    fake.windows_allowed = 0;
+    assert_cut(1);
+}
+
+/* ---- failures on the way ----------------------------------------------------------------------------------------------------- */
+
+/* What was said before is read; then the failure is told, again and again. Ends the request. */
+static void assert_fails_after(thespis_request *request, int frames)
+{
+    size_t total;
+    assert_int_equal(read_all(request, &total), THESPIS_DEVICE);
+    assert_int_equal(total, frames * THESPIS_FRAME_SAMPLES);
+    assert_int_equal(read_all(request, &total), THESPIS_DEVICE);
+    assert_int_equal(total, 0);
+    assert_int_equal(outcome_of(request).finish, THESPIS_FINISH_ERROR);
+    thespis_request_free(request);
+}
+
+static thespis_chunk_info chunk_of(const thespis_request *request, int index)
+{
+    thespis_chunk_info chunk = {.size = sizeof chunk};
+    assert_int_equal(thespis_request_get_chunk(request, index, &chunk, NULL), THESPIS_OK);
+    return chunk;
+}
+
+/* 200 frames are more than the ring holds: the failure is known long before all is read. */
+static void a_later_prompt_fails(void **state)
+{
+    (void)state;
+    fake.frames = 200;
+    fake.code = LOUD;
+    fake.fail_feed = 3;
+    set(&fake.windows_allowed, 0);
+    thespis_request *request = start(2, 0, 0);
+    await_drawn(request);
+    set(&fake.windows_allowed, MOST_WINDOWS);
+    assert_int_equal(outcome_of(request).chunks_done, 1);
+    assert_int_equal(chunk_of(request, 0).finish, THESPIS_FINISH_STOP);
+    assert_int_equal(chunk_of(request, 1).first_frame, -1);
+    assert_fails_after(request, 200);
+}
+
+static void a_step_of_a_later_chunk_fails(void **state)
+{
+    (void)state;
+    fake.frames = 30;
+    fake.code = LOUD;
+    fake.fail_step = 31 + 11; /* 30 frames and their end, then ten */
+    set(&fake.windows_allowed, 0);
+    thespis_request *request = start(2, 0, 0);
+    await_drawn(request);
+    set(&fake.windows_allowed, MOST_WINDOWS);
+    thespis_chunk_info second = chunk_of(request, 1);
+    assert_int_equal(second.finish, THESPIS_FINISH_ERROR);
+    assert_int_equal(second.first_frame, 30);
+    assert_int_equal(second.frames, 10);
+    assert_int_equal(outcome_of(request).chunks_done, 1);
+    assert_fails_after(request, 40);
+}
+
+static void the_codec_fails(void **state)
+{
+    (void)state;
+    fake.frames = 1000; /* it is still drawing */
+    fake.code = LOUD;
+    fake.fail_window = 3;
+    assert_fails_after(start(1, 0, 0), 4 + 6);
+}
+
+/* Whoever cancels wants nothing of it any more. */
+static void cancelled_after_it_failed(void **state)
+{
+    (void)state;
+    size_t total;
+    fake.frames = 30;
+    fake.code = LOUD;
+    fake.fail_step = 20;
+    set(&fake.windows_allowed, 0);
+    thespis_request *request = start(1, 0, 0);
+    await_drawn(request);
+    thespis_request_cancel(request);
+    set(&fake.windows_allowed, MOST_WINDOWS);
+    assert_int_equal(read_all(request, &total), THESPIS_DEVICE);
+    assert_int_equal(total, 0);
+    thespis_request_free(request);
+}
+
+/* ---- signals ----------------------------------------------------------------------------------------------------------------- */
+
+static void signals_are_left_to_the_host(void **state)
+{
+    static const int left[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD, SIGALRM, SIGPIPE}, taken[] = {SIGSEGV, SIGBUS, SIGFPE};
+    sigset_t mine;
+    size_t total;
+    (void)state;
+    fake.frames = 1;
+    fake.code = LOUD;
+    thespis_request *request = start(1, 0, 0);
+    assert_int_equal(read_all(request, &total), THESPIS_OK);
+    thespis_request_free(request);
+    pthread_sigmask(SIG_BLOCK, NULL, &mine);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        assert_int_equal(sigismember(&fake.signals, left[i]), 1);
+        assert_int_equal(sigismember(&mine, left[i]), 0);
+    }
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) assert_int_equal(sigismember(&fake.signals, taken[i]), 0);
 }
 
 /* ---- who is decoded next ----------------------------------------------------------------------------------------------------- */
@@ -436,6 +564,12 @@ int main(void)
         TEST(cut_while_the_driver_draws),
         TEST(cut_before_the_next_prompt_fails),
         TEST(cut_before_a_step_fails),
+        TEST(cut_after_a_step_failed),
+        TEST(a_later_prompt_fails),
+        TEST(a_step_of_a_later_chunk_fails),
+        TEST(the_codec_fails),
+        TEST(cancelled_after_it_failed),
+        TEST(signals_are_left_to_the_host),
         TEST(nobody_waits_for_those_who_read_fast),
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
