@@ -26,8 +26,10 @@ struct th_backend_options {
     thespis_precision precision;
     thespis_isa isa;
     int device;
-    int threads;   /* >= 1 */
-    int act_quant; /* 0: expert inputs are not quantised */
+    int threads;               /* >= 1 */
+    int act_quant;             /* 0: expert inputs are not quantised */
+    thespis_progress progress; /* NULL: none; of "load", where loading takes a while */
+    void *progress_context;
 };
 
 struct th_backend_memory {
