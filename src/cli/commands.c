@@ -10,6 +10,14 @@ const struct cli_command cli_commands[] = {
      "  thespis speak --ref anna.wav --ref-text \"What Anna says there.\" --out hi.wav \"Hi, it is me.\"\n"
      "  fortune | thespis speak --format pcm --out - | aplay -f S16_LE -r 44100\n",
      cli_speak},
+    {"serve", CLI_SERVE, "serve [options]", "an HTTP server that OpenAI's and Fish's clients know",
+     "Answers POST /v1/audio/speech, POST /v1/tts and their kin until SIGTERM or Ctrl-C,\n"
+     "which it takes as a wish to end well; a second one ends at once. SIGHUP reads the\n"
+     "file of API keys again. docs/serving.md is the manual, docs/api.md the interface.",
+     "  thespis serve --port 8080\n"
+     "  curl localhost:8080/v1/audio/speech -H 'Content-Type: application/json' \\\n"
+     "      -d '{\"input\":\"Hello there.\",\"response_format\":\"wav\"}' -o hello.wav\n",
+     cli_serve},
     {"voice", CLI_VOICE | CLI_SPEAK, "voice add|list|show|remove|say [options] [NAME] [TEXT]",
      "keep voices under names, and speak with them",
      "add NAME --ref FILE --ref-text TEXT ...   encode recordings and keep them as a voice\n"

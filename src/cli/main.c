@@ -55,10 +55,15 @@ int main(int argc, char **argv)
     if (command == NULL) return cli_misuse("there is no command '%.100s'", argv[1]);
     struct cli_settings settings;
     char message[300];
-    if (cli_parse(command, argc - 2, argv + 2, &settings, message) != 0) return cli_misuse("%s", message);
-    if (settings.help) {
+    int status = 0;
+    if (cli_parse(command, argc - 2, argv + 2, &settings, message) != 0) {
+        status = cli_misuse("%s", message);
+    } else if (settings.help) {
         cli_help(stdout, command);
-        return said(stdout);
+        status = said(stdout);
+    } else {
+        status = command->run(&settings);
     }
-    return command->run(&settings);
+    cli_release(&settings);
+    return status;
 }

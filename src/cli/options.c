@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { FLAG, INTEGER, LONG, NUMBER, TEXT, CHOICE, REFERENCE, REFERENCE_TEXT };
+#include "base/file.h"
+#include "base/memory.h"
+
+#define MOST_CONFIG ((size_t)1 << 20)
+
+enum kind { FLAG, INTEGER, LONG, NUMBER, TEXT, CHOICE, REFERENCE, REFERENCE_TEXT, KEY };
 
 struct option {
     int commands;
@@ -21,13 +26,14 @@ struct option {
 };
 
 #define AT(field) offsetof(struct cli_settings, field)
-#define EVERYTHING (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT | CLI_VOICE)
-#define ENGINE (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE)
+#define SERVER(field) offsetof(struct cli_settings, server.field)
+#define EVERYTHING (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_CHECK | CLI_CONVERT | CLI_VOICE | CLI_SERVE)
+#define ENGINE (CLI_BENCH | CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_CHECK | CLI_VOICE | CLI_SERVE)
 
 static const struct option table[] = {
     {CLI_SPEAK, "Voice", "--voice", "NAME", TEXT, AT(voice), 0, 0, NULL, NULL,
      "A stored voice (thespis voice add makes one), or a voice file: a path that ends in .safetensors."},
-    {CLI_SPEAK | CLI_VOICE, "Voice", "--voices", "DIR", TEXT, AT(voices), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_VOICE | CLI_SERVE, "Voice", "--voices", "DIR", TEXT, AT(voices), 0, 0, NULL, NULL,
      "Where voices are stored. Default: the folder named by THESPIS_VOICES, else thespis/voices in XDG_DATA_HOME, else "
      "~/.local/share/thespis/voices."},
     {CLI_SPEAK | CLI_VOICE, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
@@ -85,7 +91,7 @@ static const struct option table[] = {
      "Draw from the N likeliest tokens at most; code heads never use more than 30."},
     {CLI_SPEAK | CLI_CHECK, "Drawing", "--greedy", NULL, FLAG, AT(greedy), 0, 0, NULL, NULL,
      "Always the likeliest token. For checks: it loops audibly."},
-    {CLI_SPEAK, "Drawing", "--guard", NULL, FLAG, AT(guard), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_SERVE, "Drawing", "--guard", NULL, FLAG, AT(guard), 0, 0, NULL, NULL,
      "End speech that loops for 4 seconds or falls silent for 3."},
     {CLI_SPEAK | CLI_CHECK, "Drawing", "--max-frames", "N", INTEGER, AT(max_frames), 1, 2048, NULL, NULL,
      "Stop after N frames of 46 ms. Default: as many as fit the context, at most 2048."},
@@ -111,27 +117,90 @@ static const struct option table[] = {
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
      "Refuse longer recordings; 0 sets no limit."},
 
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE | CLI_BENCH, "Model", "--checkpoint", "DIR", TEXT,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_INSPECT | CLI_VOICE | CLI_BENCH | CLI_SERVE, "Model", "--checkpoint", "DIR", TEXT,
      AT(checkpoint), 0, 0, NULL, NULL,
      "Folder with config.json, tokenizer.json, *.safetensors and the codec. Default: the folder named by THESPIS_CHECKPOINT, else "
      "models/stage."},
-    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_VOICE | CLI_BENCH, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_ENCODE | CLI_DECODE | CLI_VOICE | CLI_BENCH | CLI_SERVE, "Model", "--codec", "FILE", TEXT, AT(codec), 0, 0,
+     NULL, NULL,
      "codec.pth or codec.safetensors. Default: the one in the checkpoint's folder. encode and decode need nothing else."},
     {ENGINE, "Model", "--backend", "NAME", CHOICE, AT(backend), 0, 0, "auto cpu cuda", "auto", "Where the network runs."},
     {ENGINE, "Model", "--device", "N", INTEGER, AT(device), 0, 1024, NULL, "0", "Which CUDA device."},
-    {CLI_SPEAK | CLI_CHECK | CLI_BENCH, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
+    {CLI_SPEAK | CLI_CHECK | CLI_BENCH | CLI_SERVE, "Model", "--precision", "NAME", CHOICE, AT(precision), 0, 0, "f32 bf16", "f32",
      "f32, or bf16: activations rounded where the reference rounds them."},
     {ENGINE, "Model", "--isa", "NAME", CHOICE, AT(isa), 0, 0, "auto portable avx2", "auto",
      "The CPU's instruction set; every choice gives the same bytes."},
     {ENGINE, "Model", "--threads", "N", INTEGER, AT(threads), 0, 256, NULL, "0", "0: one for each processor. Changes no byte."},
-    {CLI_SPEAK | CLI_CHECK, "Model", "--max-rows", "N", INTEGER, AT(max_rows), 2, 16384, NULL, NULL,
+    {CLI_SPEAK | CLI_CHECK | CLI_SERVE, "Model", "--max-rows", "N", INTEGER, AT(max_rows), 2, 16384, NULL, NULL,
      "Context: rows of prompt and frames together. Default: 4096, or what the model has if that is less."},
     {CLI_SPEAK, "Model", "--lanes", "N", INTEGER, AT(lanes), 1, 64, NULL, "1",
      "Takes of a batch that are made together. Changes no byte."},
     {CLI_SPEAK, "Model", "--voice-slots", "N", INTEGER, AT(voice_slots), 0, 64, NULL, "1",
      "Voices whose prompt is kept ready, each as large as a lane. Changes no byte."},
-    {CLI_SPEAK, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
+    {CLI_SPEAK | CLI_SERVE, "Model", "--prefill-rows", "N", INTEGER, AT(prefill_rows), 1, 16384, NULL, "64",
      "Rows of a prompt that are fed at once. Changes no byte."},
+
+    {CLI_SERVE, "Network", "--host", "ADDRESS", TEXT, SERVER(host), 0, 0, NULL, "127.0.0.1",
+     "Where to listen: an address or a name; 0.0.0.0 or :: for all."},
+    {CLI_SERVE, "Network", "--port", "N", INTEGER, SERVER(port), 0, 65535, NULL, "8080", "0: any free one, told at the start."},
+    {CLI_SERVE, "Network", "--prefix", "/PATH", TEXT, SERVER(prefix), 0, 0, NULL, NULL, "In front of every path."},
+    {CLI_SERVE, "Network", "--cors", "ORIGIN", TEXT, SERVER(cors), 0, 0, NULL, NULL,
+     "Let pages of this origin, or of any (*), call. Off by default."},
+    {CLI_SERVE, "Network", "--instance", "NAME", TEXT, SERVER(instance), 0, 0, NULL, NULL,
+     "X-Instance of every answer. Default: the host's name and the port."},
+    {CLI_SERVE, "Network", "--config", "FILE", TEXT, AT(config), 0, 0, NULL, NULL,
+     "Options from a file: a line each, their own names without the dashes, then the value; # begins a comment. The command line "
+     "wins."},
+    {CLI_SERVE, "Access", "--api-key", "KEY", KEY, 0, 0, 0, NULL, NULL,
+     "A key that clients must send (Authorization: Bearer KEY). Repeat it for more. Others on this machine can see command lines: "
+     "a "
+     "file is better."},
+    {CLI_SERVE, "Access", "--api-key-file", "FILE", TEXT, SERVER(api_key_file), 0, 0, NULL, NULL,
+     "Keys, one a line; read again on SIGHUP."},
+    {CLI_SERVE, "Access", "--metrics-key", NULL, FLAG, SERVER(metrics_key), 0, 0, NULL, NULL, "/metrics needs a key, too."},
+    {CLI_SERVE, "Access", "--media-dir", "DIR", TEXT, SERVER(media_dir), 0, 0, NULL, NULL,
+     "References may name files in DIR. Off by default."},
+    {CLI_SERVE, "Access", "--fetch", NULL, FLAG, SERVER(fetch), 0, 0, NULL, NULL,
+     "References may name http(s) URLs of public addresses. Off by default."},
+    {CLI_SERVE, "Answers", "--model", "NAME", TEXT, SERVER(model), 0, 0, NULL, "drama-3", "The name that clients see."},
+    {CLI_SERVE, "Answers", "--default-format", "FORMAT", CHOICE, SERVER(default_format), 0, 0, "wav pcm mp3 opus flac", "mp3",
+     "Of /v1/audio/speech when a client names none."},
+    {CLI_SERVE, "Answers", "--strict-model", NULL, FLAG, SERVER(strict_model), 0, 0, NULL, NULL,
+     "Other model names are 404. By default any name will do."},
+    {CLI_SERVE, "Answers", "--strict-voice", NULL, FLAG, SERVER(strict_voice), 0, 0, NULL, NULL,
+     "OpenAI's voice names (alloy, ...) are 400 unless stored. By default they mean the default voice."},
+    {CLI_SERVE, "Answers", "--ignore-unknown-fields", NULL, FLAG, SERVER(ignore_unknown_fields), 0, 0, NULL, NULL,
+     "Unknown fields of /v1/audio/speech are no mistake."},
+    {CLI_SERVE, "Answers", "--ignore-instructions", NULL, FLAG, SERVER(ignore_instructions), 0, 0, NULL, NULL,
+     "The field instructions is dropped, not refused."},
+    {CLI_SERVE, "Answers", "--require-consent", NULL, FLAG, SERVER(require_consent), 0, 0, NULL, NULL,
+     "Uploaded voices need the field consent."},
+    {CLI_SERVE, "Limits", "--lanes", "N", INTEGER, AT(lanes), 1, 64, NULL, "16", "Requests that speak at a time. Changes no byte."},
+    {CLI_SERVE, "Limits", "--queue", "N", INTEGER, SERVER(queue), 0, 1024, NULL, "64", "Requests in line for a lane; then 429."},
+    {CLI_SERVE, "Limits", "--max-queue-seconds", "X", NUMBER, SERVER(max_queue_seconds), 0, 3600, NULL, "60",
+     "A request that has waited so long is answered with 429; 0 sets no limit."},
+    {CLI_SERVE, "Limits", "--connections", "N", INTEGER, SERVER(connections), 1, 900, NULL, "256", "Connections at a time."},
+    {CLI_SERVE, "Limits", "--max-body", "MIB", NUMBER, SERVER(max_body), 0.001, 1024, NULL, "64", "Largest body of a request."},
+    {CLI_SERVE, "Limits", "--max-input-chars", "N", INTEGER, SERVER(max_input_chars), 0, 10000000, NULL, NULL,
+     "Longest text. Default: 100000, and 4096 where it may not be cut."},
+    {CLI_SERVE, "Limits", "--max-audio-seconds", "X", NUMBER, SERVER(max_audio_seconds), 1, 86400, NULL, "600",
+     "Speech ends there, with the reason length."},
+    {CLI_SERVE, "Limits", "--body-timeout", "X", NUMBER, SERVER(body_timeout), 0.1, 3600, NULL, "30",
+     "Seconds for a body to come."},
+    {CLI_SERVE, "Limits", "--write-timeout", "X", NUMBER, SERVER(write_timeout), 0.1, 3600, NULL, "60",
+     "Seconds for a client to take a piece of an answer; then it is dropped."},
+    {CLI_SERVE, "Limits", "--idle-timeout", "X", NUMBER, SERVER(idle_timeout), 0.1, 3600, NULL, "60",
+     "Seconds that a connection may wait for its next request."},
+    {CLI_SERVE, "Limits", "--allow-half-close", NULL, FLAG, SERVER(allow_half_close), 0, 0, NULL, NULL,
+     "A client that closes its sending side alone has not gone. By default it has, for a killed one looks the same."},
+    {CLI_SERVE, "Operation", "--drain-delay", "X", NUMBER, SERVER(drain_delay), 0, 3600, NULL, "5",
+     "Seconds between SIGTERM and refusing new work."},
+    {CLI_SERVE, "Operation", "--drain-timeout", "X", NUMBER, SERVER(drain_timeout), 0, 3600, NULL, "30",
+     "Seconds that running speech then has to end."},
+    {CLI_SERVE, "Operation", "--access-log", "FORM", CHOICE, SERVER(access_log), 0, 0, "text json off", "text",
+     "A line for each request on standard error, without any text of a client's."},
+    {CLI_SERVE, "Model", "--voice-slots", "N", INTEGER, AT(voice_slots), 0, 64, NULL, "4",
+     "Voices whose prompt is kept ready, each as large as a lane. Changes no byte."},
 
     {CLI_INSPECT | CLI_CHECK | CLI_VOICE | CLI_BENCH, "Output", "--json", NULL, FLAG, AT(json), 0, 0, NULL, NULL, "Print JSON."},
     {CLI_INSPECT, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL, "inspect prompt: codes of a reference (.npy, .json)."},
@@ -198,6 +267,16 @@ static int take_reference(const struct option *o, const char *value, struct cli_
     return 0;
 }
 
+static int take_key(const char *value, struct cli_settings *s, char *message)
+{
+    if (s->server.api_key_count == TH_SERVER_MAX_KEYS) {
+        snprintf(message, 300, "more than %d --api-key: put them into a file (--api-key-file)", TH_SERVER_MAX_KEYS);
+        return -1;
+    }
+    s->server.api_keys[s->server.api_key_count++] = value;
+    return 0;
+}
+
 static int take(const struct option *o, const char *value, struct cli_settings *s, char *message)
 {
     char *field = (char *)s + o->offset;
@@ -218,6 +297,7 @@ static int take(const struct option *o, const char *value, struct cli_settings *
         }
         *(const char **)field = value;
         return 0;
+    case KEY: return take_key(value, s, message);
     default: return take_reference(o, value, s, message);
     }
 }
@@ -264,10 +344,69 @@ static int parse_option(const struct cli_command *command, int argc, char **argv
     return take(o, argv[++*at], s, message);
 }
 
+/* The word after --config, wherever it stands; the file counts before the command line. */
+static const char *config_named(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc) return argv[i + 1];
+        if (strncmp(argv[i], "--config=", 9) == 0) return argv[i] + 9;
+    }
+    return NULL;
+}
+
+/* "name value" or "name = value" as the option it is. */
+static int take_line(const struct cli_command *command, char *line, int number, struct cli_settings *s, char *message)
+{
+    char *name = line + strspn(line, " \t-"), word[64], reason[300];
+    size_t n = strcspn(name, " \t=");
+    char *value = name + n + strspn(name + n, " \t");
+    if (*value == '=') value += 1 + strspn(value + 1, " \t");
+    for (size_t end = strlen(value); end > 0 && strchr(" \t\r", value[end - 1]) != NULL; end--) value[end - 1] = '\0';
+    if (name[0] == '\0' || name[0] == '#' || name[0] == '\r') return 0;
+    snprintf(word, sizeof word, "--%.*s", (int)n, name);
+    const struct option *o = find(command, word, strlen(word));
+    if (o == NULL || o->kind == REFERENCE || o->offset == AT(config) || o->offset == AT(help))
+        snprintf(reason, sizeof reason, "there is no option '%.40s'", word + 2);
+    else if (o->kind == FLAG && value[0] != '\0' && strcmp(value, "true") != 0)
+        snprintf(reason, sizeof reason, "'%.40s' takes no value", word + 2);
+    else if (o->kind != FLAG && value[0] == '\0')
+        snprintf(reason, sizeof reason, "'%.40s' needs a value", word + 2);
+    else if (take(o, value, s, reason) == 0)
+        return 0;
+    snprintf(message, 300, "%.100s line %d: %.150s", s->config, number, reason);
+    return -1;
+}
+
+static int take_config(const struct cli_command *command, struct cli_settings *s, char *message)
+{
+    size_t bytes;
+    thespis_error error;
+    if (th_file_read(s->config, MOST_CONFIG, &s->config_text, &bytes, &error) != THESPIS_OK) {
+        snprintf(message, 300, "%.290s", error.message);
+        return -1;
+    }
+    char *line = s->config_text;
+    for (int number = 1; line != NULL; number++) {
+        char *next = strchr(line, '\n');
+        if (next != NULL) *next++ = '\0';
+        if (take_line(command, line, number, s, message) != 0) return -1;
+        line = next;
+    }
+    return 0;
+}
+
+void cli_release(struct cli_settings *settings)
+{
+    th_free(settings->config_text);
+    settings->config_text = NULL;
+}
+
 int cli_parse(const struct cli_command *command, int argc, char **argv, struct cli_settings *settings, char message[300])
 {
     int options_over = 0;
     set_defaults(command, settings);
+    settings->config = find(command, "--config", 8) != NULL ? config_named(argc, argv) : NULL;
+    if (settings->config != NULL && take_config(command, settings, message) != 0) return -1;
     for (int i = 0; i < argc; i++) {
         if (!options_over && strcmp(argv[i], "--") == 0) {
             options_over = 1;

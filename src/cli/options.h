@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "thespis.h"
+#include "server/server.h"
 
 /* The commands, as bits: an option names the commands that know it. */
 enum {
@@ -16,7 +16,8 @@ enum {
     CLI_CHECK = 16,
     CLI_CONVERT = 32,
     CLI_VOICE = 64,
-    CLI_BENCH = 128
+    CLI_BENCH = 128,
+    CLI_SERVE = 256
 };
 
 /* Everything a command line can say. Strings belong to argv. */
@@ -43,6 +44,10 @@ struct cli_settings {
     const char *frames, *layer_local, *against, *check_codec;
     int generate;
 
+    struct th_server_options server; /* of serve, but for what others have too */
+    const char *config;
+    char *config_text; /* owned: what options from the file point to */
+
     int json, quiet, help;
 
     const char *words[8]; /* what is left: positional arguments */
@@ -59,8 +64,10 @@ struct cli_command {
     int (*run)(const struct cli_settings *settings);
 };
 
-/* Fills *settings with defaults, then from argv[0..argc-1]. Returns 0, or -1 with one line in message. */
+/* Fills *settings with defaults, then from the file that --config names, then from argv[0..argc-1]. Returns 0, or -1 with one line
+ * in message. What it holds is released by cli_release. */
 int cli_parse(const struct cli_command *command, int argc, char **argv, struct cli_settings *settings, char message[300]);
+void cli_release(struct cli_settings *settings);
 void cli_help(FILE *out, const struct cli_command *command);
 
 /* common.c: what commands share. */
@@ -96,6 +103,7 @@ int cli_check(const struct cli_settings *settings);
 int cli_convert(const struct cli_settings *settings);
 int cli_bench(const struct cli_settings *settings);
 int cli_voice(const struct cli_settings *settings);
+int cli_serve(const struct cli_settings *settings);
 
 /* The commands in the order of help, ended by a NULL name. */
 extern const struct cli_command cli_commands[];

@@ -282,12 +282,15 @@ static int round_of_work(struct thespis_engine *e)
     pthread_mutex_unlock(&e->mutex);
     thespis_error error = {0}, feed_error = {0};
     thespis_status fed = prompt != NULL ? feed_piece(e, prompt, &feed_error) : THESPIS_OK;
+    double began = th_now();
     if (n > 0) {
         thespis_status status = e->parts.backend->ops->step(e->parts.backend, steps, n, &error);
         if (status != THESPIS_OK) fail_all(steps, n, status, &error);
     }
+    double took = th_now() - began;
     pthread_mutex_lock(&e->mutex);
 
+    if (n > 0) th_load_step(&e->steps, n, took);
     if (prompt != NULL) after_feed(e, prompt, fed, &feed_error);
     after_step(e, steps, n);
     return 1;

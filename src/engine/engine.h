@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "engine/code_cache.h"
+#include "engine/load.h"
 #include "engine/parts.h"
 #include "engine/prompt_slots.h"
 #include "engine/takes.h"
@@ -103,6 +104,7 @@ struct thespis_engine {
     struct thespis_request *lane[64]; /* who sits on a lane, or NULL */
     int prefill_turn;                 /* lane whose prompt gets the next piece */
     uint64_t turns;                   /* windows decoded, of all requests */
+    struct th_load_steps steps;       /* of the driver */
     float *window;                    /* [TH_DECODE_MAX_FRAMES * 2048], the codec thread's */
 
     pthread_mutex_t decode_mutex, encode_mutex; /* the backend's codec: one decode and one encode at a time */

@@ -54,6 +54,10 @@ thespis_status th_voice_store_add(const struct th_voice_store *store, thespis_en
 /* Removes the voice and its recordings. */
 thespis_status th_voice_store_remove(const struct th_voice_store *store, const char *name, thespis_error *error);
 
+/* Gives a voice of the user's folder another name. *found, *taken tell why it failed: there is none, or the new name has one. */
+thespis_status th_voice_store_rename(const struct th_voice_store *store, const char *from, const char *to, int *found, int *taken,
+                                     thespis_error *error);
+
 /* Is there such a voice, readable or not? *path (freed with th_free) is its file, or NULL. A bad name is a failure. */
 thespis_status th_voice_store_find(const struct th_voice_store *store, const char *name, char **path, int *builtin,
                                    thespis_error *error);

@@ -356,3 +356,73 @@ thespis_status th_voice_store_remove(const struct th_voice_store *store, const c
     th_free(path);
     return status;
 }
+
+/* ---- rename ------------------------------------------------------------------------------------------------------------------ */
+
+/* A second name for each recording; those of the old name are swept afterwards. */
+static thespis_status link_recordings(const char *from, const char *to, const struct th_voice_file *file, thespis_error *error)
+{
+    for (size_t i = 0; i < file->count; i++) {
+        char *old, *new = NULL;
+        if (file->references[i].suffix[0] == '\0') continue;
+        TH_TRY(th_voice_recording_path(from, &file->references[i], i, &old, error));
+        thespis_status status = th_voice_recording_path(to, &file->references[i], i, &new, error);
+        if (status == THESPIS_OK && link(old, new) != 0 && errno != EEXIST && errno != ENOENT)
+            status = th_fail_errno(error, "cannot link '%s'", new);
+        th_free(new);
+        th_free(old);
+        TH_TRY(status);
+    }
+    return THESPIS_OK;
+}
+
+/* Under the lock: the new voice is whole before the old one goes. */
+static thespis_status rename_voice(const char *folder, const char *from, const char *from_key, const char *to, const char *to_key,
+                                   thespis_error *error)
+{
+    struct th_voice_file file;
+    TH_TRY(th_voice_file_read(from, 1, &file, error));
+    memcpy(file.name, to_key, strlen(to_key) + 1);
+    thespis_status status = link_recordings(from, to, &file, error);
+    if (status == THESPIS_OK) status = th_voice_file_write(to, &file, error);
+    th_voice_file_free(&file);
+    if (status == THESPIS_OK) return remove_voice(folder, from, from_key, error);
+    sweep(folder, to_key, NULL);
+    return status;
+}
+
+static thespis_status rename_locked(const char *folder, const char *from_key, const char *to_key, int *found, int *taken,
+                                    thespis_error *error)
+{
+    char *from, *to = NULL;
+    int fd;
+    TH_TRY(th_voice_path(folder, from_key, &from, error));
+    thespis_status status = th_voice_path(folder, to_key, &to, error);
+    if (status == THESPIS_OK && !th_path_exists(from)) { /* the folder may not be there */
+        *found = 0;
+        status = th_voice_unknown(from_key, error);
+    }
+    if (status == THESPIS_OK) status = lock_folder(folder, &fd, error);
+    if (status == THESPIS_OK) {
+        *found = th_path_exists(from);
+        *taken = th_path_exists(to);
+        status = !*found  ? th_voice_unknown(from_key, error)
+                 : *taken ? exists_already(to_key, error)
+                          : rename_voice(folder, from, from_key, to, to_key, error);
+        close(fd);
+    }
+    th_free(from);
+    th_free(to);
+    return status;
+}
+
+thespis_status th_voice_store_rename(const struct th_voice_store *store, const char *from, const char *to, int *found, int *taken,
+                                     thespis_error *error)
+{
+    char from_key[TH_VOICE_NAME_MAX + 1], to_key[TH_VOICE_NAME_MAX + 1];
+    *found = 1;
+    *taken = 0;
+    TH_TRY(th_voice_name_check(from, strlen(from), from_key, error));
+    TH_TRY(th_voice_name_check(to, strlen(to), to_key, error));
+    return rename_locked(store->folder, from_key, to_key, found, taken, error);
+}
