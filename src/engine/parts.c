@@ -122,7 +122,13 @@ static thespis_status open_all(const thespis_engine_options *o, int flags, struc
     TH_TRY(match(p, error));
     count_codebooks(p);
     p->threads = o->threads != 0 ? o->threads : th_processor_count();
-    struct th_backend_options backend = {o->precision, o->isa, o->device, p->threads, o->act_quant};
+    struct th_backend_options backend = {.precision = o->precision,
+                                         .isa = o->isa,
+                                         .device = o->device,
+                                         .threads = p->threads,
+                                         .act_quant = o->act_quant,
+                                         .progress = o->progress,
+                                         .progress_context = o->progress_context};
     TH_TRY(th_cpu_backend_open(p->model, p->codec, &backend, &p->backend, error));
     if (p->model != NULL) TH_TRY(p->backend->ops->lanes(p->backend, o->lanes + o->voice_slots, p->max_rows, error));
     return THESPIS_OK;
