@@ -96,8 +96,9 @@ typedef enum thespis_backend {
 } thespis_backend;
 
 typedef enum thespis_precision {
-    THESPIS_PRECISION_F32 = 0, /* activations in 32-bit floats, weights as stored */
-    THESPIS_PRECISION_BF16 = 1 /* activations rounded to bf16 where the reference rounds them (docs/model.md) */
+    THESPIS_PRECISION_F32 = 0,  /* activations in 32-bit floats, weights as stored */
+    THESPIS_PRECISION_BF16 = 1, /* activations rounded to bf16 where the reference rounds them (docs/model.md) */
+    THESPIS_PRECISION_AUTO = 2  /* bf16 on cuda, which has no other; f32 on cpu */
 } thespis_precision;
 
 typedef enum thespis_isa {
@@ -113,10 +114,12 @@ typedef struct thespis_engine_options {
     size_t size;            /* sizeof(thespis_engine_options), set by _init */
     const char *checkpoint; /* folder with config.json, tokenizer.json, *.safetensors and the codec; NULL: the codec alone */
     const char *codec; /* codec.pth or codec.safetensors; NULL: codec.safetensors, else codec.pth, in the checkpoint's folder */
+    /* auto: cuda when this build has it, a device is there, and its kernels have the checkpoint's shape and the precision that is
+     * asked for; otherwise cpu. cuda by name refuses and says why. */
     thespis_backend backend;
-    thespis_precision precision;
+    thespis_precision precision; /* default auto */
     thespis_isa isa;
-    int device;                /* CUDA device number */
+    int device;                /* CUDA device number, from 0 */
     int threads;               /* 1..256; 0: one for each processor this process may use */
     int lanes;                 /* requests that step together, 1..64; default 1 */
     int max_rows;              /* context of each lane, 2..16384 and <= the model's own; 0: 4096 */

@@ -19,6 +19,7 @@ void thespis_engine_options_init(thespis_engine_options *options)
 {
     memset(options, 0, sizeof *options);
     options->size = sizeof *options;
+    options->precision = THESPIS_PRECISION_AUTO;
     options->lanes = 1;
     options->prefill_rows = 64;
     options->voice_slots = 2;

@@ -54,6 +54,7 @@ thespis_status th_inspect_checkpoint(const char *folder, json_t **out, thespis_e
     *out = NULL;
     thespis_engine_options_init(&options);
     options.checkpoint = folder;
+    options.backend = THESPIS_BACKEND_CPU; /* looking needs no device */
     options.max_rows = 2;
     options.voice_slots = 0;
     TH_TRY(th_parts_open(&options, 0, &p, error));

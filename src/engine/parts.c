@@ -25,11 +25,9 @@ static thespis_status check_options(const thespis_engine_options *o, thespis_err
     if (o->prefill_rows < 1) return th_fail(error, THESPIS_INVALID, "prefill_rows is %d, must be at least 1", o->prefill_rows);
     if (o->voice_slots < 0 || o->voice_slots > 64)
         return th_fail(error, THESPIS_INVALID, "voice_slots is %d, must be 0 to 64", o->voice_slots);
-    if (o->precision != THESPIS_PRECISION_F32 && o->precision != THESPIS_PRECISION_BF16)
-        return th_fail(error, THESPIS_INVALID, "precision is %d, must be f32 (0) or bf16 (1)", (int)o->precision);
-    if (o->backend == THESPIS_BACKEND_CUDA)
-        return th_fail(error, THESPIS_UNSUPPORTED, "backend is cuda, but this build has only cpu");
-    if (o->backend != THESPIS_BACKEND_AUTO && o->backend != THESPIS_BACKEND_CPU)
+    if (o->precision != THESPIS_PRECISION_F32 && o->precision != THESPIS_PRECISION_BF16 && o->precision != THESPIS_PRECISION_AUTO)
+        return th_fail(error, THESPIS_INVALID, "precision is %d, must be f32 (0), bf16 (1) or auto (2)", (int)o->precision);
+    if (o->backend != THESPIS_BACKEND_AUTO && o->backend != THESPIS_BACKEND_CPU && o->backend != THESPIS_BACKEND_CUDA)
         return th_fail(error, THESPIS_INVALID, "backend is %d, must be auto (0), cpu (1) or cuda (2)", (int)o->backend);
     return THESPIS_OK;
 }
@@ -114,6 +112,34 @@ static void count_codebooks(struct th_parts *p)
         if (p->codec->book_entries[i] > p->codebook_size) p->codebook_size = p->codec->book_entries[i];
 }
 
+#ifdef TH_HAVE_CUDA
+static thespis_status open_backend(const thespis_engine_options *o, struct th_backend_options *options, struct th_parts *p,
+                                   thespis_error *error)
+{
+    const int asked = options->precision != THESPIS_PRECISION_AUTO;
+    if (o->backend != THESPIS_BACKEND_CPU) {
+        struct th_backend_options cuda = *options;
+        if (!asked) cuda.precision = THESPIS_PRECISION_BF16;
+        p->precision = cuda.precision;
+        if (o->backend == THESPIS_BACKEND_CUDA || th_cuda_backend_fits(p->model, &cuda, NULL) == THESPIS_OK)
+            return th_cuda_backend_open(p->model, p->codec, &cuda, &p->backend, error);
+    }
+    if (!asked) options->precision = THESPIS_PRECISION_F32;
+    p->precision = options->precision;
+    return th_cpu_backend_open(p->model, p->codec, options, &p->backend, error);
+}
+#else
+static thespis_status open_backend(const thespis_engine_options *o, struct th_backend_options *options, struct th_parts *p,
+                                   thespis_error *error)
+{
+    if (o->backend == THESPIS_BACKEND_CUDA)
+        return th_fail(error, THESPIS_UNSUPPORTED, "backend is cuda, but this build has only cpu");
+    if (options->precision == THESPIS_PRECISION_AUTO) options->precision = THESPIS_PRECISION_F32;
+    p->precision = options->precision;
+    return th_cpu_backend_open(p->model, p->codec, options, &p->backend, error);
+}
+#endif
+
 static thespis_status open_all(const thespis_engine_options *o, int flags, struct th_parts *p, thespis_error *error)
 {
     TH_TRY(check_options(o, error));
@@ -129,7 +155,7 @@ static thespis_status open_all(const thespis_engine_options *o, int flags, struc
                                          .act_quant = o->act_quant,
                                          .progress = o->progress,
                                          .progress_context = o->progress_context};
-    TH_TRY(th_cpu_backend_open(p->model, p->codec, &backend, &p->backend, error));
+    TH_TRY(open_backend(o, &backend, p, error));
     if (p->model != NULL) TH_TRY(p->backend->ops->lanes(p->backend, o->lanes + o->voice_slots, p->max_rows, error));
     return THESPIS_OK;
 }

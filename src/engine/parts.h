@@ -11,6 +11,7 @@ struct th_parts {
     struct th_codec *codec;         /* NULL: the model alone (checks) */
     struct th_tokenizer *tokenizer; /* NULL without a model */
     struct th_backend *backend;
+    thespis_precision precision; /* f32 or bf16: what the backend runs in */
     struct th_prompt_shape shape;
     int codebooks;     /* of model and codec */
     int codebook_size; /* codes the model draws; without a model the codec's largest book */

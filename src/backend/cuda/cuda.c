@@ -112,6 +112,9 @@ thespis_status th_cuda_backend_fits(const struct th_model *model, const struct t
     struct cudaDeviceProp properties;
     TH_TRY(check_options(options, error));
     TH_TRY(check_device(options->device, &properties, error));
+#ifdef TH_CUDA_EMU
+    return th_fail(error, THESPIS_UNSUPPORTED, "the emulated device is for tests: name the backend cuda");
+#endif
     return model != NULL ? th_cuda_supports(model, error) : THESPIS_OK;
 }
 
