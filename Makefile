@@ -3,15 +3,21 @@ JOBS ?= $(shell nproc)
 PRESET ?= release
 BUILD = build/$(PRESET)
 PYTHON ?= python3
+PREFIX ?= /usr/local
+VERSION = $(shell sed -n 's/^project.thespis VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-long check-style check-sanitize parity format clean
+.PHONY: help deps build demo install uninstall dist deb test test-long parity format clean
 
 help:
 	@echo "make demo       install what is missing, build, and say a sentence into hello.wav"
 	@echo "make test       install what is missing, build, and run the tests (under 10 minutes on 2 cores)"
 	@echo "make build      the program and the library in $(BUILD) (PRESET=debug|asan|tsan|fuzz for others)"
 	@echo "make test-long  against the third-party reference, an independent recogniser, real recordings (needs Python)"
+	@echo "make install    program, library, header, manual, completion and checkpoint below PREFIX ($(PREFIX)); DESTDIR goes before it"
+	@echo "make uninstall  removes what make install put there"
+	@echo "make dist       the sources of the last commit as build/thespis-VERSION.tar.gz"
+	@echo "make deb        a Debian package in build/deb"
 	@echo "make parity     measure again what docs/parity.md holds (needs Python)"
 	@echo "make format     clang-format over all sources"
 	@echo "make clean      remove build/"
@@ -30,6 +36,30 @@ demo: deps
 	@cmake --build $(BUILD) -j $(JOBS) --target thespis libthespis
 	$(BUILD)/thespis speak --seed 7 --out hello.wav "The stage is set, and every word is spoken live."
 	@echo "hello.wav is there: play it with any player."
+
+# Builds first, as whoever builds; then `sudo make install` only copies.
+install: PRESET = release
+install:
+	@[ -x $(BUILD)/thespis ] && [ -f $(BUILD)/libthespis.so ] && [ -f $(BUILD)/manual/stamp ] || $(MAKE) build PRESET=release
+	@cmake --install $(BUILD) --prefix $(PREFIX) >/dev/null
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" -ne 0 ] || ldconfig
+	@echo "installed below $(DESTDIR)$(PREFIX)"
+
+uninstall: PRESET = release
+uninstall:
+	@scripts/uninstall $(BUILD)/install_manifest.txt
+
+dist:
+	@mkdir -p build
+	@git archive --prefix=thespis-$(VERSION)/ -o build/thespis-$(VERSION).tar.gz HEAD
+	@echo "build/thespis-$(VERSION).tar.gz"
+
+deb:
+	@scripts/install-deps deb
+	@cmake -S . -B build/deb -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr -DTHESPIS_TESTS=OFF >/dev/null
+	@cmake --build build/deb -j $(JOBS) --target all
+	@cd build/deb && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
+	@ls build/deb/*.deb
 
 test: PRESET = ci
 test:

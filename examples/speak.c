@@ -1,8 +1,11 @@
 /* speak.c - the smallest program that speaks: text in, raw 16-bit samples out as they come.
  *
  *     cc speak.c $(pkg-config --cflags --libs thespis) -o speak
- *     ./speak CHECKPOINT "Hello there." out.pcm */
+ *     ./speak CHECKPOINT "Hello there." out.pcm
+ *
+ * With a seed as fourth argument it says the same bytes every time. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "thespis.h"
@@ -22,7 +25,7 @@ static thespis_status stream(thespis_request *request, FILE *out, thespis_error 
         thespis_status status = thespis_request_read(request, samples, 4096, &count, error);
         if (status != THESPIS_OK || count == 0) return status;
         for (size_t i = 0; i < count; i++) {
-            short s16 = (short)(samples[i] * 32767.0f); /* samples lie in [-1, 1] */
+            short s16 = (short)(samples[i] * 32767.0); /* samples lie in [-1, 1] */
             if (fwrite(&s16, sizeof s16, 1, out) != 1) {
                 snprintf(error->message, sizeof error->message, "cannot write");
                 return THESPIS_IO;
@@ -36,8 +39,8 @@ int main(int argc, char **argv)
     thespis_error error;
     thespis_engine_options options;
     thespis_engine *engine;
-    if (argc != 4) {
-        fprintf(stderr, "usage: speak CHECKPOINT TEXT OUT.pcm\n");
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: speak CHECKPOINT TEXT OUT.pcm [SEED]\n");
         return 2;
     }
     thespis_engine_options_init(&options);
@@ -49,6 +52,7 @@ int main(int argc, char **argv)
     thespis_request_options_init(&ask);
     ask.text = argv[2];
     ask.text_bytes = strlen(argv[2]);
+    if (argc == 5) ask.seed = strtoull(argv[4], NULL, 10);
     thespis_status status = thespis_request_start(engine, &ask, &request, &error);
 
     FILE *out = status == THESPIS_OK ? fopen(argv[3], "wb") : NULL;

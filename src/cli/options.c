@@ -446,12 +446,29 @@ static void wrap(FILE *out, const char *text, int indent)
     fputc('\n', out);
 }
 
+/* A limit that is none is not told as a default. */
+static const char *told_default(const struct option *o)
+{
+    return o->initial != NULL && strcmp(o->initial, "2147483647") != 0 ? o->initial : NULL;
+}
+
+int cli_option_at(const struct cli_command *command, size_t index, struct cli_option_info *info)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        const struct option *o = &table[i];
+        if (!(o->commands & command->bit) || index-- > 0) continue;
+        *info = (struct cli_option_info){o->group, o->name, o->value, o->choice, o->help, told_default(o)};
+        return 1;
+    }
+    return 0;
+}
+
 static void print_option(FILE *out, const struct option *o)
 {
     fprintf(out, "  %s%s%s\n", o->name, o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
     wrap(out, o->help, 6);
     if (o->choice != NULL) fprintf(out, "      One of: %s\n", o->choice);
-    if (o->initial != NULL && strcmp(o->initial, "2147483647") != 0) fprintf(out, "      Default: %s\n", o->initial);
+    if (told_default(o) != NULL) fprintf(out, "      Default: %s\n", o->initial);
 }
 
 void cli_help(FILE *out, const struct cli_command *command)

@@ -70,6 +70,16 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
 void cli_release(struct cli_settings *settings);
 void cli_help(FILE *out, const struct cli_command *command);
 
+/* What else is made from the table (man pages, shell completion) sees an option like this. */
+struct cli_option_info {
+    const char *group, *name;  /* "Voice", "--voice" */
+    const char *value;         /* "NAME", "FILE", "DIR", ...; NULL: a flag */
+    const char *choice, *help; /* choice "a b c", or NULL */
+    const char *initial;       /* what holds when it is not given, or NULL */
+};
+/* Option `index` of a command, 0, 1, ... in the table's order. Returns 0 behind the last. */
+int cli_option_at(const struct cli_command *command, size_t index, struct cli_option_info *info);
+
 /* common.c: what commands share. */
 
 /* Prints "thespis: MESSAGE" and returns 1, the exit status of every failure. */
