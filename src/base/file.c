@@ -248,6 +248,15 @@ thespis_status th_output_patch(struct th_output *output, uint64_t offset, const 
     return write_at(output->fd, output->path, data, bytes, (off_t)offset, error);
 }
 
+thespis_status th_output_skip(struct th_output *output, uint64_t bytes, thespis_error *error)
+{
+    const off_t end = (off_t)(output->written + bytes);
+    if (ftruncate(output->fd, end) != 0 || lseek(output->fd, end, SEEK_SET) != end)
+        return th_fail_errno(error, "cannot make a hole in '%s'", output->path);
+    output->written += bytes;
+    return THESPIS_OK;
+}
+
 static void forget(struct th_output *output)
 {
     th_free(output->path);

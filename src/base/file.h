@@ -39,6 +39,8 @@ thespis_status th_output_open(const char *path, struct th_output *output, thespi
 thespis_status th_output_write(struct th_output *output, const void *data, size_t bytes, thespis_error *error);
 /* Overwrites bytes already written, at `offset`. Only when seekable. */
 thespis_status th_output_patch(struct th_output *output, uint64_t offset, const void *data, size_t bytes, thespis_error *error);
+/* Goes on `bytes` further; what lies between is a hole that reads as zeros. Only where seekable. */
+thespis_status th_output_skip(struct th_output *output, uint64_t bytes, thespis_error *error);
 /* Syncs, closes and renames; on failure the part is removed. *output is closed in every case. */
 thespis_status th_output_commit(struct th_output *output, thespis_error *error);
 /* Closes and removes the part. Does nothing on a closed or zeroed output. */

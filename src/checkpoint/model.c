@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "checkpoint/holes.h"
 #include "checkpoint/model_loader.h"
 
 #define MAX_CONFIG_BYTES (16u << 20)
@@ -41,6 +42,7 @@ static thespis_status load(struct th_loader *loader)
 {
     TH_TRY(read_config(loader));
     TH_TRY(th_loader_open_shards(loader));
+    loader->model->holes = json_object_get(loader->model->shards[0].metadata, TH_HOLES_KEY) != NULL;
     hash_headers(loader);
     TH_TRY(th_loader_take_network(loader));
     TH_TRY(th_loader_finish(loader));

@@ -84,6 +84,7 @@ struct th_model {
     struct th_matrix *heads;          /* [residual_layers]: [codebook_size, H] */
 
     char id[65]; /* SHA-256 (hex) of config.json, the shards' headers and the small arrays: names this checkpoint in caches */
+    int holes;   /* large matrices are recipes: checkpoint/holes.h */
     uint64_t mapped_bytes, owned_bytes;
     struct th_safetensors *shards; /* owned */
     size_t shard_count;

@@ -9,32 +9,35 @@
 #include "base/memory.h"
 #include "make_checkpoint.h"
 
-static const char help[] = "Usage: make_checkpoint --preset NAME [OPTIONS] OUT_FOLDER\n"
-                           "       make_checkpoint --no-model --codec NAME [OPTIONS] OUT_FOLDER\n"
-                           "\n"
-                           "Writes a checkpoint with random weights in the published layout: config.json, tokenizer.json,\n"
-                           "safetensors shards with their index, codec.pth. The same options and seed give the same bytes.\n"
-                           "\n"
-                           "Example: make_checkpoint --preset tiny --seed 1 /tmp/tiny\n"
-                           "\n"
-                           "  --preset NAME       shape of the model (--list names them)\n"
-                           "  --codec NAME        shape of the codec [the preset's]\n"
-                           "  --seed N            selects the weights [1]\n"
-                           "  --layout NAME       per-expert or stacked: one tensor a matrix, or all experts in one [per-expert]\n"
-                           "  --experts NAME      fp8 or bf16 [fp8]\n"
-                           "  --scales NAME       f32 or bf16: type of the FP8 scales [the preset's]\n"
-                           "  --shards N          files the tensors are spread over [the preset's]\n"
-                           "  --no-model          write codec.pth alone\n"
-                           "  --no-codec          write everything but codec.pth\n"
-                           "  --threads N         [all processors]\n"
-                           "  --dry-run           make everything, write nothing, print the speed\n"
-                           "  --list              print the presets with their sizes\n"
-                           "  --help              print this\n";
+static const char help[] =
+    "Usage: make_checkpoint --preset NAME [OPTIONS] OUT_FOLDER\n"
+    "       make_checkpoint --no-model --codec NAME [OPTIONS] OUT_FOLDER\n"
+    "\n"
+    "Writes a checkpoint with random weights in the published layout: config.json, tokenizer.json,\n"
+    "safetensors shards with their index, codec.pth. The same options and seed give the same bytes.\n"
+    "\n"
+    "Example: make_checkpoint --preset tiny --seed 1 /tmp/tiny\n"
+    "\n"
+    "  --preset NAME       shape of the model (--list names them)\n"
+    "  --codec NAME        shape of the codec [the preset's]\n"
+    "  --seed N            selects the weights [1]\n"
+    "  --layout NAME       per-expert or stacked: one tensor a matrix, or all experts in one [per-expert]\n"
+    "  --experts NAME      fp8 or bf16 [fp8]\n"
+    "  --scales NAME       f32 or bf16: type of the FP8 scales [the preset's]\n"
+    "  --shards N          files the tensors are spread over [the preset's]\n"
+    "  --holes             write recipes of the large matrices instead of their values: a few megabytes that only\n"
+    "                      the CUDA backend can open\n"
+    "  --no-model          write codec.pth alone\n"
+    "  --no-codec          write everything but codec.pth\n"
+    "  --threads N         [all processors]\n"
+    "  --dry-run           make everything, write nothing, print the speed\n"
+    "  --list              print the presets with their sizes\n"
+    "  --help              print this\n";
 
 struct options {
     const char *preset, *codec, *layout, *experts, *scales, *folder;
     long long seed, shards, threads;
-    int no_model, no_codec, dry_run, list, help;
+    int no_model, no_codec, holes, dry_run, list, help;
 };
 
 struct option {
@@ -94,6 +97,7 @@ static thespis_status read_options(int count, char **arguments, struct options *
         {.name = "--scales", .text = &o->scales},
         {.name = "--shards", .number = &o->shards, .least = 1, .most = 99999},
         {.name = "--threads", .number = &o->threads, .least = 1, .most = 256},
+        {.name = "--holes", .flag = &o->holes},
         {.name = "--no-model", .flag = &o->no_model},
         {.name = "--no-codec", .flag = &o->no_codec},
         {.name = "--dry-run", .flag = &o->dry_run},
@@ -132,6 +136,7 @@ static thespis_status make_job(const struct options *o, struct th_job *job, stru
     job->seed = (uint64_t)o->seed;
     job->shards = (int)o->shards;
     job->dry_run = o->dry_run;
+    job->holes = o->holes && !o->dry_run;
     job->folder = o->folder;
     int f32_or_bf16 = 0;
     TH_TRY(choose("--layout", o->layout, "per-expert", "stacked", &job->stacked, error));
@@ -143,6 +148,7 @@ static thespis_status make_job(const struct options *o, struct th_job *job, stru
     if (job->preset == NULL && !o->no_model) return th_fail(error, THESPIS_INVALID, "--preset NAME is missing (see --list)");
     if (o->no_model && o->no_codec)
         return th_fail(error, THESPIS_INVALID, "--no-model and --no-codec together leave nothing to write");
+    if (o->holes && job->stacked) return th_fail(error, THESPIS_INVALID, "--holes goes with --layout per-expert alone");
     if (o->folder == NULL && !o->dry_run) return th_fail(error, THESPIS_INVALID, "the folder to write is missing (see --help)");
     if (o->folder == NULL) job->folder = ".";
     return choose_codec(o, job, codec, error);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/pool.h"
+#include "checkpoint/holes.h"
 #include "checkpoint/safetensors.h"
 
 #define TH_RECIPE_NAME 128
@@ -124,6 +125,8 @@ struct th_part {
     const struct th_recipe *recipe;
     int64_t slice, begin, end;
 };
+/* 1 when the tensor is large and of a kind that checkpoint/holes.h can say; *hole is filled. */
+int th_recipe_hole(const struct th_recipe *recipe, uint64_t seed, struct th_hole *hole);
 int64_t th_recipe_units(const struct th_recipe *recipe); /* of one slice */
 size_t th_part_bytes(const struct th_part *part);
 void th_part_make(const struct th_part *part, uint64_t seed, void *out);
@@ -136,6 +139,8 @@ struct th_stream;
 thespis_status th_stream_open(struct th_pool *pool, uint64_t seed, struct th_output *output, struct th_stream **stream,
                               thespis_error *error);
 thespis_status th_stream_bytes(struct th_stream *stream, const void *data, size_t bytes, thespis_error *error);
+/* The recipe of a tensor instead of its values, and a hole. */
+thespis_status th_stream_hole(struct th_stream *stream, const struct th_recipe *recipe, thespis_error *error);
 thespis_status th_stream_recipe(struct th_stream *stream, const struct th_recipe *recipe, thespis_error *error);
 thespis_status th_stream_flush(struct th_stream *stream, thespis_error *error);
 /* CRC-32 of all that was written since the last call. Flush first. */
@@ -155,6 +160,7 @@ struct th_job {
     enum th_scales scales; /* of FP8 experts */
     int shards;            /* 0: the preset's */
     int dry_run;
+    int holes; /* large matrices as recipes: checkpoint/holes.h */
     const char *folder;
     struct th_pool *pool;
     uint64_t bytes; /* of tensors, made so far */

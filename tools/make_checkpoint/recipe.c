@@ -90,6 +90,22 @@ static uint64_t slice_key(const struct th_part *part, uint64_t seed)
     return th_random_key(seed, name);
 }
 
+int th_recipe_hole(const struct th_recipe *recipe, uint64_t seed, struct th_hole *hole)
+{
+    const int codes = recipe->rule == TH_RULE_E4M3, plain = recipe->rule == TH_RULE_NORMAL && recipe->dtype == TH_BF16;
+    if (recipe->rank != 2 || recipe->stack != TH_STACK_NONE || !(codes || plain) || recipe->bytes < TH_HOLE_LEAST) return 0;
+    *hole = (struct th_hole){.magic = TH_HOLE_MAGIC,
+                             .key = th_random_key(seed, recipe->source),
+                             .rows = recipe->rows,
+                             .cols = recipe->cols,
+                             .loud_row = recipe->loud_row,
+                             .a = recipe->a,
+                             .b = recipe->b,
+                             .rule = codes ? TH_HOLE_E4M3 : TH_HOLE_NORMAL_BF16,
+                             .scale_bf16 = recipe->scale_bf16};
+    return 1;
+}
+
 /* ---- plain values ------------------------------------------------------------------------------------------------------------ */
 
 static void values_normal(const struct th_recipe *recipe, uint64_t key, int64_t first, size_t count, float *out)

@@ -23,10 +23,11 @@ static int by_size_and_name(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-static void header(const struct th_recipe **part, size_t count, struct th_text *text, thespis_error *error)
+static void header(const struct th_job *job, const struct th_recipe **part, size_t count, struct th_text *text,
+                   thespis_error *error)
 {
     uint64_t offset = 0;
-    th_text_format(text, error, "{\"__metadata__\":{\"format\":\"pt\"}");
+    th_text_format(text, error, "{\"__metadata__\":{\"format\":\"pt\"%s}", job->holes ? ",\"" TH_HOLES_KEY "\":\"1\"" : "");
     for (size_t i = 0; i < count; i++) {
         const struct th_recipe *recipe = part[i];
         th_text_format(text, error, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", recipe->name, th_dtype_name(recipe->dtype));
@@ -39,15 +40,17 @@ static void header(const struct th_recipe **part, size_t count, struct th_text *
     while (text->status == THESPIS_OK && text->used % 8 != 0) th_text_add(text, " ", 1, error);
 }
 
-static thespis_status stream_shard(struct th_stream *stream, const struct th_recipe **part, size_t count, thespis_error *error)
+static thespis_status stream_shard(const struct th_job *job, struct th_stream *stream, const struct th_recipe **part, size_t count,
+                                   thespis_error *error)
 {
     struct th_text text = {0};
-    header(part, count, &text, error);
+    header(job, part, count, &text, error);
     thespis_status status = text.status;
     uint64_t length = text.used;
     if (status == THESPIS_OK) status = th_stream_bytes(stream, &length, sizeof length, error);
     if (status == THESPIS_OK) status = th_stream_bytes(stream, text.data, text.used, error);
-    for (size_t i = 0; i < count && status == THESPIS_OK; i++) status = th_stream_recipe(stream, part[i], error);
+    for (size_t i = 0; i < count && status == THESPIS_OK; i++)
+        status = job->holes ? th_stream_hole(stream, part[i], error) : th_stream_recipe(stream, part[i], error);
     if (status == THESPIS_OK) status = th_stream_flush(stream, error);
     th_text_free(&text);
     return status;
@@ -62,7 +65,7 @@ static thespis_status write_shard(struct th_job *job, const char *name, const st
     thespis_status status = th_path_join(job->folder, name, &path, error);
     if (status == THESPIS_OK && !job->dry_run) status = th_output_open(path, &output, error);
     if (status == THESPIS_OK) status = th_stream_open(job->pool, job->seed, job->dry_run ? NULL : &output, &stream, error);
-    if (status == THESPIS_OK) status = stream_shard(stream, part, count, error);
+    if (status == THESPIS_OK) status = stream_shard(job, stream, part, count, error);
     if (status == THESPIS_OK && !job->dry_run) status = th_output_commit(&output, error);
     if (status != THESPIS_OK) th_output_discard(&output);
     if (status == THESPIS_OK) job->bytes += th_stream_position(stream);

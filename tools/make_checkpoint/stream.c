@@ -189,3 +189,13 @@ uint64_t th_stream_position(const struct th_stream *stream)
 {
     return stream->position;
 }
+
+thespis_status th_stream_hole(struct th_stream *stream, const struct th_recipe *recipe, thespis_error *error)
+{
+    struct th_hole hole;
+    if (!th_recipe_hole(recipe, stream->seed, &hole)) return th_stream_recipe(stream, recipe, error);
+    TH_TRY(th_stream_bytes(stream, &hole, sizeof hole, error));
+    TH_TRY(th_stream_flush(stream, error));
+    stream->position += recipe->bytes - sizeof hole;
+    return th_output_skip(stream->output, recipe->bytes - sizeof hole, error);
+}

@@ -95,6 +95,10 @@ static const struct th_backend_ops cpu_ops = {
 
 static thespis_status prepare(struct th_cpu *cpu, thespis_error *error)
 {
+    if (cpu->model != NULL && cpu->model->holes)
+        return th_fail(
+            error, THESPIS_UNSUPPORTED,
+            "the checkpoint holds recipes instead of weights (make_checkpoint --holes): only the CUDA backend makes them");
     TH_TRY(choose_isa(cpu, error));
     TH_TRY(th_pool_open(cpu->options.threads, &cpu->pool, error));
     TH_TRY(th_cpu_lm_prepare(cpu, error));

@@ -1,9 +1,11 @@
 /* kernels.c - see kernels.h. */
 #include "backend/cuda/kernels.h"
 
+extern const struct th_cuda_kernel th_cuda_kernels_fill[];
 extern const struct th_cuda_kernel th_cuda_kernels_pack[];
 
 static const struct th_cuda_kernel *const lists[] = {
+    th_cuda_kernels_fill,
     th_cuda_kernels_pack,
 };
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/cuda/fill.h"
 #include "base/memory.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
@@ -63,6 +64,18 @@ static void drop_sources(const struct th_load *load)
         if (load->pieces[i].mapped) drop_pages(load->pieces[i].from, load->pieces[i].bytes);
 }
 
+/* Makes `bytes` of a tensor from byte source_at on. */
+static thespis_status fill(const struct th_load *load, const struct th_hole *hole, size_t source_at, size_t bytes, void *to,
+                           thespis_error *error)
+{
+    cudaError_t code = hole->rule == TH_HOLE_E4M3 ? th_cuda_fill_e4m3(&load->launch, to, (int)(source_at / (size_t)hole->cols),
+                                                                      (int)(bytes / (size_t)hole->cols), (int)hole->rows,
+                                                                      (int)hole->cols, hole->key, hole->b, hole->scale_bf16)
+                                                  : th_cuda_fill_normal(&load->launch, to, source_at / 2, bytes / 2, hole->key,
+                                                                        hole->a, hole->b, hole->loud_row, hole->cols);
+    return th_cuda_status(code, "making weights", error);
+}
+
 static thespis_status send(struct th_load *load, thespis_error *error)
 {
     const unsigned char *host = load->host[load->buffer];
@@ -70,8 +83,11 @@ static thespis_status send(struct th_load *load, thespis_error *error)
     for (size_t i = 0; i < load->job_count; i++) {
         const struct th_load_job *job = &load->jobs[i];
         void *to = job->packed ? device + job->at : job->to;
-        TH_CUDA(cudaMemcpyAsync(to, host + job->at, job->bytes, cudaMemcpyHostToDevice, load->launch.stream), "sending weights",
-                error);
+        if (job->hole)
+            TH_TRY(fill(load, &job->source, job->source_at, job->bytes, to, error));
+        else
+            TH_CUDA(cudaMemcpyAsync(to, host + job->at, job->bytes, cudaMemcpyHostToDevice, load->launch.stream), "sending weights",
+                    error);
         if (job->packed)
             TH_CUDA(th_cuda_pack(&load->launch, to, job->to, job->row_bytes, job->first_row, job->rows, job->pad_to, job->kind),
                     "packing weights", error);
@@ -90,7 +106,7 @@ static void tell(struct th_load *load, uint64_t bytes)
 static thespis_status flush(struct th_load *load, thespis_error *error)
 {
     if (load->job_count == 0) return THESPIS_OK;
-    th_pool_run(load->pool, (int)load->piece_count, 1, copy_pieces, load);
+    if (load->piece_count > 0) th_pool_run(load->pool, (int)load->piece_count, 1, copy_pieces, load);
     TH_TRY(send(load, error));
     drop_sources(load);
     tell(load, load->fill);
@@ -142,6 +158,11 @@ thespis_status th_load_plain(struct th_load *load, const void *from, size_t byte
 {
     const unsigned char *source = from;
     unsigned char *target = to;
+    struct th_hole hole;
+    if (load->holes && mapped && bytes >= TH_HOLE_LEAST && th_hole_read(from, &hole)) {
+        tell(load, bytes);
+        return fill(load, &hole, 0, bytes, to, error);
+    }
     if (load->direct) {
         TH_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, load->launch.stream), "sending weights", error);
         return went_direct(load, from, bytes, mapped, error);
@@ -149,7 +170,7 @@ thespis_status th_load_plain(struct th_load *load, const void *from, size_t byte
     while (bytes > 0) {
         if (is_full(load, 16)) TH_TRY(flush(load, error));
         struct th_load_job *last = load->job_count > 0 ? &load->jobs[load->job_count - 1] : NULL;
-        int joins = last != NULL && !last->packed && (unsigned char *)last->to + last->bytes == target &&
+        int joins = last != NULL && !last->packed && !last->hole && (unsigned char *)last->to + last->bytes == target &&
                     last->at + last->bytes == load->fill;
         size_t at = joins ? load->fill : aligned_fill(load), room = TH_LOAD_BUFFER_BYTES - at;
         size_t now = bytes < room ? bytes : room;
@@ -163,10 +184,13 @@ thespis_status th_load_plain(struct th_load *load, const void *from, size_t byte
     return THESPIS_OK;
 }
 
-thespis_status th_load_rows(struct th_load *load, const void *from, int rows, size_t row_bytes, void *tiles, int first_row,
-                            int pad_to, enum th_cuda_rows kind, thespis_error *error)
+thespis_status th_load_rows(struct th_load *load, const void *tensor, const void *from, int rows, size_t row_bytes, void *tiles,
+                            int first_row, int pad_to, enum th_cuda_rows kind, thespis_error *error)
 {
     const unsigned char *source = from;
+    struct th_hole hole = {0};
+    const int made = load->holes && th_hole_read(tensor, &hole);
+    if (load->direct && made) return th_fail(error, THESPIS_UNSUPPORTED, "recipes of weights need a device with its own memory");
     if (load->direct) {
         TH_CUDA(th_cuda_pack(&load->launch, from, tiles, row_bytes, first_row, rows, pad_to, kind), "packing weights", error);
         return went_direct(load, from, (size_t)rows * row_bytes, 1, error);
@@ -178,11 +202,17 @@ thespis_status th_load_rows(struct th_load *load, const void *from, int rows, si
         if (is_full(load, 16 * row_bytes)) TH_TRY(flush(load, error));
         size_t at = aligned_fill(load), fit = (TH_LOAD_BUFFER_BYTES - at) / row_bytes;
         int now = fit < (size_t)rows ? (int)(fit / 16 * 16) : rows; /* whole tiles, unless it is all that is left */
-        stage(load, source, (size_t)now * row_bytes, 1, at);
+        if (made)
+            load->fill = at + (size_t)now * row_bytes;
+        else
+            stage(load, source, (size_t)now * row_bytes, 1, at);
         load->jobs[load->job_count++] = (struct th_load_job){.at = at,
                                                              .bytes = (size_t)now * row_bytes,
                                                              .to = tiles,
                                                              .packed = 1,
+                                                             .hole = made,
+                                                             .source = hole,
+                                                             .source_at = (size_t)(source - (const unsigned char *)tensor),
                                                              .first_row = first_row,
                                                              .rows = now,
                                                              .pad_to = now == rows ? pad_to : 0,

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/pack.h"
 #include "base/pool.h"
+#include "checkpoint/holes.h"
 
 #define TH_LOAD_BUFFERS 3
 #define TH_LOAD_BUFFER_BYTES ((size_t)32 << 20)
@@ -13,7 +14,10 @@
 /* One destination of bytes in a buffer. */
 struct th_load_job {
     size_t at, bytes; /* in the buffer */
-    void *to;         /* rows as they are, or tiles */
+    int hole;         /* the bytes are made on the device: source is its recipe, source_at where in the tensor they begin */
+    struct th_hole source;
+    size_t source_at;
+    void *to; /* rows as they are, or tiles */
     int packed, first_row, rows, pad_to;
     size_t row_bytes;
     enum th_cuda_rows kind;
@@ -29,6 +33,7 @@ struct th_load_piece {
 struct th_load {
     struct th_cuda_launch launch;
     int direct; /* no staging */
+    int holes;  /* sources may be recipes */
     struct th_pool *pool;
     unsigned char *host[TH_LOAD_BUFFERS], *device[TH_LOAD_BUFFERS];
     cudaEvent_t copied[TH_LOAD_BUFFERS];
@@ -48,9 +53,9 @@ thespis_status th_load_open(struct th_load *load, int threads, thespis_error *er
 void th_load_close(struct th_load *load);
 /* `bytes` to the device as they are; mapped: they lie in a mapped file. Sources must live until th_load_finish. */
 thespis_status th_load_plain(struct th_load *load, const void *from, size_t bytes, int mapped, void *to, thespis_error *error);
-/* Rows of a mapped file to tiles: see th_cuda_pack. */
-thespis_status th_load_rows(struct th_load *load, const void *from, int rows, size_t row_bytes, void *tiles, int first_row,
-                            int pad_to, enum th_cuda_rows kind, thespis_error *error);
+/* Rows of the tensor at `tensor` in a mapped file, from `from` on, to tiles: see th_cuda_pack. */
+thespis_status th_load_rows(struct th_load *load, const void *tensor, const void *from, int rows, size_t row_bytes, void *tiles,
+                            int first_row, int pad_to, enum th_cuda_rows kind, thespis_error *error);
 /* Everything that was asked for is on the device when it returns. */
 thespis_status th_load_finish(struct th_load *load, thespis_error *error);
 

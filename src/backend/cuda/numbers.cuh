@@ -52,7 +52,7 @@ static __device__ __forceinline__ float th_round_bf16(float value)
 
 /* ---- E4M3 -------------------------------------------------------------------------------------------------------------------- */
 
-/* Exact. The two NaN codes count as 480, as in the CPU backend; checkpoints with them are refused. */
+/* Exact. The two NaN codes count as 480, as in the CPU backend; checkpoints of sane quantisers hold none. */
 static __device__ __forceinline__ float th_e4m3_float(uint8_t code)
 {
     uint32_t exponent = (code >> 3) & 15u, mantissa = code & 7u;

@@ -90,11 +90,12 @@ static int padded(int rows)
     return (rows + TH_TILE_ROWS - 1) / TH_TILE_ROWS * TH_TILE_ROWS;
 }
 
-static thespis_status rows(struct place *p, const void *from, int count, size_t row_bytes, void *tiles, int first_row, int pad_to,
-                           enum th_cuda_rows kind, thespis_error *error)
+static thespis_status rows(struct place *p, const void *tensor, const void *from, int count, size_t row_bytes, void *tiles,
+                           int first_row, int pad_to, enum th_cuda_rows kind, thespis_error *error)
 {
     p->source += (uint64_t)count * row_bytes;
-    return p->base != NULL ? th_load_rows(p->load, from, count, row_bytes, tiles, first_row, pad_to, kind, error) : THESPIS_OK;
+    return p->base != NULL ? th_load_rows(p->load, tensor, from, count, row_bytes, tiles, first_row, pad_to, kind, error)
+                           : THESPIS_OK;
 }
 
 static size_t matrix_bytes(int padded_rows, int cols)
@@ -115,7 +116,7 @@ static thespis_status part(struct place *p, const struct th_matrix *from, const 
         return th_fail(error, THESPIS_UNSUPPORTED, "a matrix has %d inputs, the CUDA backend needs a multiple of %d", from->cols,
                        TH_TILE_INPUTS_BF16);
     void *tiles = p->base != NULL ? (unsigned char *)(uintptr_t)matrix->tiles + matrix_bytes(at, from->cols) : NULL;
-    return rows(p, from->data, from->rows, (size_t)from->cols * sizeof(uint16_t), tiles, 0,
+    return rows(p, from->data, from->data, from->rows, (size_t)from->cols * sizeof(uint16_t), tiles, 0,
                 kind == TH_CUDA_ROWS_ALL ? padded(from->rows) : 0, kind, error);
 }
 
@@ -211,10 +212,12 @@ static thespis_status experts(struct place *p, const struct th_config *whole_con
     for (size_t e = 0; e < count; e++) {
         void *pair_tiles = gate_up != NULL ? gate_up + e * to->gate_up_bytes : NULL;
         void *down_tiles = down != NULL ? down + e * to->down_bytes : NULL;
-        TH_TRY(rows(p, expert_rows(&from[e].gate), inner, (size_t)hidden * item, pair_tiles, 0, 0, TH_CUDA_ROWS_FIRST, error));
-        TH_TRY(rows(p, expert_rows(&from[e].up), inner, (size_t)hidden * item, pair_tiles, 0, 0, TH_CUDA_ROWS_SECOND, error));
-        TH_TRY(rows(p, expert_rows(&from[e].down), hidden, (size_t)inner * item, down_tiles, 0, padded(hidden), TH_CUDA_ROWS_ALL,
-                    error));
+        TH_TRY(rows(p, expert_rows(&from[e].gate), expert_rows(&from[e].gate), inner, (size_t)hidden * item, pair_tiles, 0, 0,
+                    TH_CUDA_ROWS_FIRST, error));
+        TH_TRY(rows(p, expert_rows(&from[e].up), expert_rows(&from[e].up), inner, (size_t)hidden * item, pair_tiles, 0, 0,
+                    TH_CUDA_ROWS_SECOND, error));
+        TH_TRY(rows(p, expert_rows(&from[e].down), expert_rows(&from[e].down), hidden, (size_t)inner * item, down_tiles, 0,
+                    padded(hidden), TH_CUDA_ROWS_ALL, error));
     }
     return fp8 ? scales(p, config, from, to, error) : THESPIS_OK;
 }
@@ -281,8 +284,10 @@ static thespis_status candidates(struct place *p, const struct th_model *model, 
     const int first = config->eos < config->semantic_start, size = config->candidates - 1;
     open_matrix(p, padded(config->candidates), config->backbone.hidden, to);
     void *tiles = (void *)(uintptr_t)to->tiles;
-    TH_TRY(rows(p, end, 1, row_bytes, tiles, first ? 0 : size, first ? 0 : padded(config->candidates), TH_CUDA_ROWS_ALL, error));
-    return rows(p, band, size, row_bytes, tiles, first ? 1 : 0, first ? padded(config->candidates) : 0, TH_CUDA_ROWS_ALL, error);
+    TH_TRY(
+        rows(p, head, end, 1, row_bytes, tiles, first ? 0 : size, first ? 0 : padded(config->candidates), TH_CUDA_ROWS_ALL, error));
+    return rows(p, head, band, size, row_bytes, tiles, first ? 1 : 0, first ? padded(config->candidates) : 0, TH_CUDA_ROWS_ALL,
+                error);
 }
 
 static thespis_status place_all(struct place *p, thespis_error *error)
@@ -319,7 +324,7 @@ static thespis_status check_room(const struct th_cuda *cuda, uint64_t weights, t
 
 static thespis_status load_all(struct th_cuda *cuda, uint64_t source, thespis_error *error)
 {
-    struct th_load load = {.launch = cuda->launch, .direct = cuda->unified, .total = source};
+    struct th_load load = {.launch = cuda->launch, .direct = cuda->unified, .holes = cuda->model->holes, .total = source};
     load.progress = cuda->options.progress;
     load.progress_context = cuda->options.progress_context;
     struct place p = {.cuda = cuda, .base = cuda->weights.memory, .load = &load};

@@ -17,18 +17,24 @@
 
 static struct th_model *model;
 
-static struct th_model *open_model(const char *preset)
+static struct th_model *open_made(const char *preset, const char *option)
 {
     char command[1000], folder[300];
     struct th_model *opened;
     thespis_error error;
-    snprintf(folder, sizeof folder, FOLDER "/%s", preset);
+    snprintf(folder, sizeof folder, FOLDER "/%s%s", preset, option);
     snprintf(command, sizeof command,
-             "mkdir -p '" FOLDER "' && rm -rf '%s' && '" TEST_BINARY_DIR "/make_checkpoint' --preset %s --seed 3 '%s' >/dev/null",
-             folder, preset, folder);
+             "mkdir -p '" FOLDER "' && rm -rf '%s' && '" TEST_BINARY_DIR
+             "/make_checkpoint' --preset %s %s --seed 3 '%s' >/dev/null",
+             folder, preset, option, folder);
     assert_int_equal(system(command), 0);
     if (th_model_open(folder, &opened, &error) != THESPIS_OK) fail_msg("%s", error.message);
     return opened;
+}
+
+static struct th_model *open_model(const char *preset)
+{
+    return open_made(preset, "");
 }
 
 static struct th_backend_options options(void)
@@ -294,6 +300,28 @@ static void lanes_begin_empty_and_copy_whole(void **state)
     th_model_close(model);
 }
 
+/* The values that the device makes from recipes are those that make_checkpoint writes. */
+static void recipes_give_the_same_weights(void **state)
+{
+    (void)state;
+    static const char *const presets[] = {"tiny", "small"}; /* scales in f32 and in bf16 */
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        struct th_model *holes = open_made(presets[i], "--holes");
+        thespis_error error;
+        struct th_backend_options o = options();
+        struct th_backend *backend;
+        assert_int_equal(holes->holes, 1);
+        assert_int_equal(th_cpu_backend_open(holes, NULL, &o, &backend, &error), THESPIS_UNSUPPORTED);
+        model = holes;
+        struct th_cuda *cuda = must_open();
+        model = open_model(presets[i]);
+        check_all(cuda);
+        cuda->base.ops->close(&cuda->base);
+        th_model_close(holes);
+        th_model_close(model);
+    }
+}
+
 #ifdef TH_CUDA_EMU
 static void unified_memory_is_read_in_place(void **state)
 {
@@ -357,7 +385,7 @@ int main(void)
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_the_checkpoints),        cmocka_unit_test(shapes_without_kernels_are_refused_by_name),
-        cmocka_unit_test(lanes_begin_empty_and_copy_whole),
+        cmocka_unit_test(lanes_begin_empty_and_copy_whole),   cmocka_unit_test(recipes_give_the_same_weights),
 #ifdef TH_CUDA_EMU
         cmocka_unit_test(unified_memory_is_read_in_place),    cmocka_unit_test(too_small_devices_are_refused_first),
         cmocka_unit_test(failing_calls_leave_nothing_behind),
