@@ -14,8 +14,8 @@
 static void greet(const struct cli_settings *s, const thespis_engine_options *engine, int port)
 {
     if (s->quiet) return;
-    fprintf(stderr, "thespis %s serves '%s' (%s) on http://%s:%d\n", thespis_version(), s->server.model, engine->checkpoint,
-            s->server.host, port);
+    fprintf(stderr, "thespis %s serves '%s' (%s) on http://%s:%d%s\n", thespis_version(), s->server.model, engine->checkpoint,
+            s->server.host, port, s->server.prefix != NULL ? s->server.prefix : "");
     fputs("Voices and weights have owners: the published Drama 3 weights are under Fish Audio's community licence, and a hosted\n"
           "service with them needs a licence from Fish Audio. Clone only voices you have the right to. (NOTICE tells more.)\n",
           stderr);

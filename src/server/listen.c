@@ -14,6 +14,7 @@
 #define BACKLOG 511
 #define HEADER_ROOM ((size_t)64 << 10) /* a connection's buffer: headers, and the pieces of an answer */
 #define FIRST_HEADER_SECONDS 30.0
+#define UNSENT (128 << 10) /* bytes that the system holds for a slow reader; it doubles the number */
 #define STACK ((size_t)512 << 10)
 
 /* ---- the socket -------------------------------------------------------------------------------------------------------------- */
@@ -70,11 +71,13 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         return;
     }
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    int one = 1;
+    int one = 1, unsent = UNSENT;
     *socket_context = NULL; /* a connection without a link answers nothing */
     if (info == NULL) return;
     setsockopt(info->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    *socket_context = th_link_open(s->watch, info->connect_fd, FIRST_HEADER_SECONDS);
+    setsockopt(info->connect_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent);
+    double seconds = s->options.idle_timeout < FIRST_HEADER_SECONDS ? s->options.idle_timeout : FIRST_HEADER_SECONDS;
+    *socket_context = th_link_open(s->watch, info->connect_fd, seconds);
 }
 
 /* Paths are decoded by us, a part at a time. */

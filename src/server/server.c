@@ -171,9 +171,18 @@ static thespis_status start_life(struct th_server *s, thespis_error *error)
     return THESPIS_OK;
 }
 
+static thespis_status check_options(const struct th_server_options *o, thespis_error *error)
+{
+    size_t n = o->prefix != NULL ? strlen(o->prefix) : 0;
+    if (n > 0 && (o->prefix[0] != '/' || o->prefix[n - 1] == '/'))
+        return th_fail(error, THESPIS_INVALID, "the prefix is '%s', must begin with a / and not end in one", o->prefix);
+    return THESPIS_OK;
+}
+
 static thespis_status open_all(struct th_server *s, thespis_error *error)
 {
     const struct th_server_options *o = &s->options;
+    TH_TRY(check_options(o, error));
     s->done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->done < 0) return th_fail_errno(error, "cannot make an event");
     TH_TRY(th_keys_load(&s->keys, o->api_keys, o->api_key_count, o->api_key_file, error));

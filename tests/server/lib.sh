@@ -39,7 +39,7 @@ stop() {
 }
 finish() {
     [ -n "$server" ] && kill -KILL "$server" 2>/dev/null
-    rm -rf "$work"
+    [ -n "${KEEP:-}" ] && cp -r "$work" "$KEEP"; rm -rf "$work"
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ]
     exit
