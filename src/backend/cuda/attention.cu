@@ -5,9 +5,11 @@
  * Frames of several lanes run one block a split and combine in a second kernel. A prompt's rows, whose splits are many and whose
  * blocks are plenty, run through their splits in one block each: the same operations in the same order. */
 #include "backend/cuda/forward.h"
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 
-namespace {
+namespace
+{
 
 enum { THREADS = 256, WARPS = THREADS / 32, GROUP = 8, ROWS = TH_CUDA_SPLIT };
 static_assert(ROWS == 64, "four row tiles, two warps each");
@@ -20,8 +22,8 @@ template <int dim> struct th_tile {
     uint16_t values[ROWS * dim];
     uint16_t queries[GROUP * STRIDE];
     float work[WARPS * dim];
-    float scores[2][ROWS * GROUP]; /* of the two halves of a head; then [0] holds the weights of values */
-    float most[GROUP], sum[GROUP]; /* of the split */
+    float scores[2][ROWS * GROUP];   /* of the two halves of a head; then [0] holds the weights of values */
+    float most[GROUP], sum[GROUP];   /* of the split */
     float keep[GROUP], enter[GROUP]; /* factors of what was summed before and of the split */
     float all_most[GROUP], all_sum[GROUP];
 };
@@ -231,7 +233,8 @@ __device__ void place(const struct th_cuda_attention &at, int column, int kv, in
     }
 }
 
-/* ---- frames ------------------------------------------------------------------------------------------------------------------- */
+/* ---- frames -------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Where a column's partial sums lie: o [columns][heads][splits][dim], then (most, sum) [columns][heads][splits]. */
 __device__ __forceinline__ size_t partial_at(const struct th_cuda_attention &at, int column, int head, int split)
@@ -308,7 +311,8 @@ template <int dim> __global__ void __launch_bounds__(dim) combine_kernel(const s
            static_cast<size_t>(i)] = gated(at, o, sum, gate);
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------------------ */
+/* ---- prompts ------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Keys and values of all the columns, before any of them is read. Grid: kv heads, columns; one warp. */
 template <int dim> __global__ void __launch_bounds__(32) place_kernel(const struct th_cuda_attention at)
@@ -371,8 +375,8 @@ template <int dim> __global__ void __launch_bounds__(THREADS) prompt_kernel(cons
         const int whole = kv * group + head + h;
         const uint16_t *gate = at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride) +
                                static_cast<size_t>(at.gate + whole * at.head_stride + channel);
-        uint16_t *out = at.out + (static_cast<size_t>(column) * static_cast<size_t>(at.heads) + static_cast<size_t>(whole)) * dim +
-                        channel;
+        uint16_t *out =
+            at.out + (static_cast<size_t>(column) * static_cast<size_t>(at.heads) + static_cast<size_t>(whole)) * dim + channel;
         for (int i = 0; i < 2; i++) out[i] = gated(at, all[h][i], tile->all_sum[head + h], gate[i]);
     }
 }
@@ -399,8 +403,7 @@ extern "C" size_t th_cuda_attention_partial_bytes(int columns, int splits, int h
 
 extern "C" cudaError_t th_cuda_attention(const struct th_cuda_launch *launch, const struct th_cuda_attention *attention)
 {
-    if (attention->heads % attention->kv_heads != 0 || attention->heads / attention->kv_heads > GROUP)
-        return cudaErrorInvalidValue;
+    if (attention->heads % attention->kv_heads != 0 || attention->heads / attention->kv_heads > GROUP) return cudaErrorInvalidValue;
     switch (attention->head_dim) {
     case 32: return launch_attention<32>(launch, *attention);
     case 64: return launch_attention<64>(launch, *attention);
@@ -409,3 +412,21 @@ extern "C" cudaError_t th_cuda_attention(const struct th_cuda_launch *launch, co
     default: return cudaErrorInvalidValue;
     }
 }
+
+TH_CUDA_KERNELS(attention) = {TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32>),
+                              TH_CUDA_KERNEL(32, 0, combine_kernel<32>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<32>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), prompt_kernel<32>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64>),
+                              TH_CUDA_KERNEL(64, 0, combine_kernel<64>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<64>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), prompt_kernel<64>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128>),
+                              TH_CUDA_KERNEL(128, 0, combine_kernel<128>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<128>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), prompt_kernel<128>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256>),
+                              TH_CUDA_KERNEL(256, 0, combine_kernel<256>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<256>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), prompt_kernel<256>),
+                              TH_CUDA_KERNELS_END};

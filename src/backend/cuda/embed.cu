@@ -1,11 +1,13 @@
-/* embed.cu - rows in: the backbone's embedding mix, the hidden that the tower takes over, and the tower's joined inputs
+/* embed.cu - rows in: the backbone's embedding mix, the hidden that the tower takes over, and what each tower layer adds to it
  * (docs/model.md, "Row input" and "Tower layer"). A block is one column, a thread every THREADS-th pair of channels. */
 #include "backend/cuda/forward.h"
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 
-namespace {
+namespace
+{
 
-enum { THREADS = 256, PAIRS = 16 }; /* pairs a thread can hold: widths up to 8,192 */
+enum { THREADS = 256 };
 
 __device__ __forceinline__ int clamp_code(int code, int size)
 {
@@ -66,7 +68,8 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(const struct th_cuda_hand
     uint32_t *lane = reinterpret_cast<uint32_t *>(kept);
     int source = column->source, keep = column->keep;
     const uint32_t *from =
-        source < 0 ? lane : reinterpret_cast<const uint32_t *>(at.final + static_cast<size_t>(source) * static_cast<size_t>(at.width));
+        source < 0 ? lane
+                   : reinterpret_cast<const uint32_t *>(at.final + static_cast<size_t>(source) * static_cast<size_t>(at.width));
     uint32_t *to = reinterpret_cast<uint32_t *>(at.handed + static_cast<size_t>(i) * static_cast<size_t>(at.width));
     for (int pair = static_cast<int>(threadIdx.x); pair < at.width / 2; pair += THREADS) {
         uint32_t value = from[pair];
@@ -75,44 +78,8 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(const struct th_cuda_hand
     }
 }
 
-/* Sum of one float of each thread, to all threads: lanes of a warp in a butterfly, then the warps in order. */
-__device__ float block_sum(float x, float *warps)
-{
-    for (int bits = 16; bits > 0; bits >>= 1) x = __fadd_rn(x, __shfl_xor_sync(0xFFFFFFFFu, x, bits));
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
-    __syncthreads();
-    float sum = warps[0];
-    for (int i = 1; i < THREADS / 32; i++) sum = __fadd_rn(sum, warps[i]);
-    __syncthreads();
-    return sum;
-}
-
-/* out = norm(pairs; weight) of a row that the block holds, each thread `pairs` of it. */
-__device__ void norm_row(const uint32_t (&pairs)[PAIRS], const float *weight, float eps, int width, float *warps, uint16_t *out)
-{
-    float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        int pair = i * THREADS + static_cast<int>(threadIdx.x);
-        if (pair >= width / 2) break;
-        squares = fmaf(th_bf16_low(pairs[i]), th_bf16_low(pairs[i]), squares);
-        squares = fmaf(th_bf16_high(pairs[i]), th_bf16_high(pairs[i]), squares);
-    }
-    float mean = __fdiv_rn(block_sum(squares, warps), static_cast<float>(width));
-    float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
-#pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        int pair = i * THREADS + static_cast<int>(threadIdx.x);
-        if (pair >= width / 2) break;
-        float2 w = reinterpret_cast<const float2 *>(weight)[pair];
-        float low = __fmul_rn(__fmul_rn(th_bf16_low(pairs[i]), factor), __fadd_rn(1.0f, w.x));
-        float high = __fmul_rn(__fmul_rn(th_bf16_high(pairs[i]), factor), __fadd_rn(1.0f, w.y));
-        reinterpret_cast<uint32_t *>(out)[pair] = th_float_bf16_pair(low, high);
-    }
-}
-
 /* The label's embedding plus the extra input, two channels. */
-__device__ uint32_t label_pair(const struct th_cuda_join &at, const th_cuda_column *column, int pair)
+__device__ uint32_t label_pair(const struct th_cuda_label &at, const th_cuda_column *column, int pair)
 {
     uint32_t value = 0;
     if (column->label[0] >= at.semantic_start && column->label[0] <= at.semantic_end) {
@@ -126,26 +93,15 @@ __device__ uint32_t label_pair(const struct th_cuda_join &at, const th_cuda_colu
     return th_float_bf16_pair(__fadd_rn(th_bf16_low(value), extra.x), __fadd_rn(th_bf16_high(value), extra.y));
 }
 
-__global__ void __launch_bounds__(THREADS) join_kernel(const struct th_cuda_join at)
+__global__ void __launch_bounds__(THREADS) label_kernel(const struct th_cuda_label at)
 {
-    __shared__ float warps[THREADS / 32];
     th_dependency_release();
     th_dependency_wait();
     int i = static_cast<int>(blockIdx.x);
     if (i >= at.pass->tower_count) return;
     const th_cuda_column *column = &at.pass->column[at.pass->capacity + i];
-    const uint16_t *handed = at.handed + static_cast<size_t>(i) * static_cast<size_t>(at.width);
-    uint16_t *joined = at.joined + 2 * static_cast<size_t>(i) * static_cast<size_t>(at.width);
-    uint32_t label[PAIRS], hidden[PAIRS];
-#pragma unroll
-    for (int k = 0; k < PAIRS; k++) {
-        int pair = k * THREADS + static_cast<int>(threadIdx.x);
-        if (pair >= at.width / 2) break;
-        label[k] = label_pair(at, column, pair);
-        hidden[k] = load_pair(handed, pair);
-    }
-    norm_row(label, at.enorm, at.eps, at.width, warps, joined);
-    norm_row(hidden, at.hnorm, at.eps, at.width, warps, joined + at.width);
+    uint32_t *out = reinterpret_cast<uint32_t *>(at.out + static_cast<size_t>(i) * static_cast<size_t>(at.width));
+    for (int pair = static_cast<int>(threadIdx.x); pair < at.width / 2; pair += THREADS) out[pair] = label_pair(at, column, pair);
 }
 
 } // namespace
@@ -160,7 +116,10 @@ extern "C" cudaError_t th_cuda_hand(const struct th_cuda_launch *launch, const s
     return th_launch(launch, hand_kernel, dim3(static_cast<unsigned>(hand->columns)), dim3(THREADS), 0, *hand);
 }
 
-extern "C" cudaError_t th_cuda_join(const struct th_cuda_launch *launch, const struct th_cuda_join *join)
+extern "C" cudaError_t th_cuda_label(const struct th_cuda_launch *launch, const struct th_cuda_label *label)
 {
-    return th_launch(launch, join_kernel, dim3(static_cast<unsigned>(join->columns)), dim3(THREADS), 0, *join);
+    return th_launch(launch, label_kernel, dim3(static_cast<unsigned>(label->columns)), dim3(THREADS), 0, *label);
 }
+
+TH_CUDA_KERNELS(embed) = {TH_CUDA_KERNEL(THREADS, 0, embed_kernel), TH_CUDA_KERNEL(THREADS, 0, hand_kernel),
+                          TH_CUDA_KERNEL(THREADS, 0, label_kernel), TH_CUDA_KERNELS_END};

@@ -83,18 +83,15 @@ struct th_cuda_hand {
 };
 cudaError_t th_cuda_hand(const struct th_cuda_launch *launch, const struct th_cuda_hand *hand);
 
-/* joined[c] = [norm(e; enorm) | norm(handed[c]; hnorm)] of tower columns, e the label's code of `book` in this layer's table (zero
- * if the label is not speech), plus, with `first`, the sum of the input frame's codes `first`..codebooks-1 if that is speech. */
-struct th_cuda_join {
+/* out[i] = what the tower's layer adds to its hidden: the label's code of `book` in this layer's table (zero if the label is not
+ * speech), plus, with `first`, the sum of the input frame's codes first..codebooks-1 if that is speech. */
+struct th_cuda_label {
     const struct th_cuda_pass *pass;
     int columns, width, book, first, codebooks, codebook_size, table_rows, semantic_start, semantic_end; /* first 0: no extra */
     const uint16_t *table, *code_embed; /* [table_rows][width], [codebooks * codebook_size][width] */
-    const float *enorm, *hnorm;         /* [width], 1 + w */
-    float eps;
-    const uint16_t *handed; /* [columns][width] */
-    uint16_t *joined;       /* [columns][2 * width] */
+    uint16_t *out;                      /* [columns][width] */
 };
-cudaError_t th_cuda_join(const struct th_cuda_launch *launch, const struct th_cuda_join *join);
+cudaError_t th_cuda_label(const struct th_cuda_launch *launch, const struct th_cuda_label *label);
 
 /* ---- attention.cu ---------------------------------------------------------------------------------------------------------------
  */
