@@ -160,8 +160,12 @@ struct th_cuda_draw {
     const uint16_t *logits; /* [columns][stride] bf16 */
     int stride;
     struct th_cuda_drawn *drawn; /* [columns] */
-    int last;                    /* this head ends the frame: the label is copied to drawn.frame */
-    int slow;                    /* take the plain loops that settle close calls everywhere; for tests */
+    const uint16_t *hidden;      /* head 0: [columns][hidden_width], what the lane keeps; NULL: it keeps what it has */
+    int hidden_width;
+    uint16_t *lane_hidden; /* of lane 0 */
+    size_t lane_stride;
+    int last; /* this head ends the frame: the label is copied to drawn.frame */
+    int slow; /* take the plain loops that settle close calls everywhere; for tests */
 };
 cudaError_t th_cuda_draw(const struct th_cuda_launch *launch, const struct th_cuda_draw *draw);
 

@@ -1,10 +1,18 @@
 /* kernels.c - see kernels.h. */
 #include "backend/cuda/kernels.h"
 
+extern const struct th_cuda_kernel th_cuda_kernels_attention[];
+extern const struct th_cuda_kernel th_cuda_kernels_deltanet[];
+extern const struct th_cuda_kernel th_cuda_kernels_draw[];
+extern const struct th_cuda_kernel th_cuda_kernels_embed[];
 extern const struct th_cuda_kernel th_cuda_kernels_fill[];
 extern const struct th_cuda_kernel th_cuda_kernels_pack[];
 
 static const struct th_cuda_kernel *const lists[] = {
+    th_cuda_kernels_attention,
+    th_cuda_kernels_deltanet,
+    th_cuda_kernels_draw,
+    th_cuda_kernels_embed,
     th_cuda_kernels_fill,
     th_cuda_kernels_pack,
 };

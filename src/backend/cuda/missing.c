@@ -1,42 +1,13 @@
 /* missing.c - parts that are not written yet refuse by name; each goes when its file lands. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/experts.h"
 
 #define MISSING __attribute__((weak))
 
-MISSING uint64_t th_cuda_forward_bytes(const struct th_cuda *cuda, int lanes, int max_rows)
+MISSING cudaError_t th_cuda_moe(const struct th_cuda_launch *launch, const struct th_cuda_moe *moe)
 {
-    (void)cuda, (void)lanes, (void)max_rows;
-    return 0;
-}
-MISSING thespis_status th_cuda_forward_open(struct th_cuda *cuda, thespis_error *error)
-{
-    (void)cuda, (void)error;
-    return THESPIS_OK;
-}
-MISSING void th_cuda_forward_close(struct th_cuda *cuda)
-{
-    (void)cuda;
-}
-MISSING thespis_status th_cuda_feed(struct th_backend *backend, int lane, const int32_t *rows, int n, thespis_error *error)
-{
-    (void)backend, (void)lane, (void)rows, (void)n;
-    return th_fail(error, THESPIS_UNSUPPORTED, "feed is missing in this build's CUDA backend");
-}
-MISSING thespis_status th_cuda_step(struct th_backend *backend, struct th_step *steps, int n, thespis_error *error)
-{
-    (void)backend, (void)steps, (void)n;
-    return th_fail(error, THESPIS_UNSUPPORTED, "step is missing in this build's CUDA backend");
-}
-MISSING thespis_status th_cuda_layer(struct th_backend *backend, int lane, int part, int layer, int row0, int n, const float *in,
-                                     const int32_t *frames, const int32_t *labels, float *out, thespis_error *error)
-{
-    (void)backend, (void)lane, (void)part, (void)layer, (void)row0, (void)n, (void)in, (void)frames, (void)labels, (void)out;
-    return th_fail(error, THESPIS_UNSUPPORTED, "layer is missing in this build's CUDA backend");
-}
-MISSING thespis_status th_cuda_head(struct th_backend *backend, int part, int n, const float *in, float *out, thespis_error *error)
-{
-    (void)backend, (void)part, (void)n, (void)in, (void)out;
-    return th_fail(error, THESPIS_UNSUPPORTED, "head is missing in this build's CUDA backend");
+    (void)launch, (void)moe;
+    return cudaErrorNotSupported;
 }
 MISSING thespis_status th_cuda_codec_prepare(struct th_cuda *cuda, thespis_error *error)
 {
