@@ -253,8 +253,8 @@ static void test_mp3(void **state)
     static const struct {
         int rate, bitrate;
         double db;
-    } cases[] = {{44100, 0, 25}, {44100, 64, 15}, {44100, 192, 25}, {24000, 64, 20},
-                 {8000, 0, 20},  {8000, 128, 20}, {24000, 192, 20}};
+    } cases[] = {{44100, 0, 55}, {44100, 64, 45}, {44100, 192, 55}, {24000, 64, 50},
+                 {8000, 0, 50},  {8000, 128, 50}, {24000, 192, 55}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct th_bytes mp3 = {0}, again = {0}, pcm = {0};
         encode(&(struct th_encoder_options){"mp3", cases[c].rate, cases[c].bitrate, 0}, sound, COUNT, 0, &mp3);
