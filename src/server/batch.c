@@ -35,6 +35,9 @@ static thespis_status read_defaults(struct th_exchange *x, struct th_ask *defaul
     if (list == NULL || list->kind != TH_LIST) return th_fault_set(fault, 400, "items", "items must be a list");
     if (list->count == 0 || list->count > MOST_ITEMS)
         return th_fault_set(fault, 400, "items", "items has %zu entries, must have 1 to %d", list->count, MOST_ITEMS);
+    for (size_t i = 0; i < list->count; i++)
+        if (list->items[i].kind != TH_MAP)
+            return th_fault_set(fault, 400, "items", "items.%zu must be an object, not %s", i, th_value_kind(&list->items[i]));
     *items = list;
     size_t at = (size_t)(list - shared.items), last = shared.count - 1;
     /* The last entry takes the place of the list; which is put back, for the tree frees what it holds. */
@@ -60,8 +63,6 @@ static thespis_status start_item(struct th_exchange *x, const struct th_ask *def
     item->manner = th_openai_manner;
     item->manner.prefix = item->prefix;
     item->manner.streamed = 0;
-    if (value->kind != TH_MAP)
-        return th_fault_field(fault, "", item->prefix, "an item must be an object, not %s", th_value_kind(value));
     TH_TRY(th_fields_read(&th_openai_fields, value, flags, item->prefix, &item->ask, fault));
     if (item->ask.stream >= 0 || item->ask.sse) return th_fault_field(fault, item->prefix, "stream", "a batch does not stream");
     TH_TRY(th_openai_check(x, &item->ask, item->prefix, fault));

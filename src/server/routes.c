@@ -75,17 +75,25 @@ static int has_word(const char *list, const char *word)
     return strstr(list, word) != NULL;
 }
 
+/* Is the path a route's own, without a name in it? */
+static int is_plain(const char *path)
+{
+    for (size_t i = 0; i < th_route_count; i++)
+        if (strcmp(th_routes[i].path, path) == 0) return 1;
+    return 0;
+}
+
 const struct th_route *th_route_find(const char *method, const char *path, char *argument, size_t argument_size, char allowed[100])
 {
     const struct th_route *found = NULL;
     const char *as = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    int plain = is_plain(path);
     allowed[0] = '\0';
     for (size_t i = 0; i < th_route_count; i++) {
         const struct th_route *r = &th_routes[i];
-        /* A path without a name in it comes before one with: POST .../batch is no request id. */
-        if (!matches(r->path, path, argument, argument_size)) continue;
-        if (found == NULL || strchr(r->path, '{') == NULL)
-            if (strcmp(r->method, as) == 0) found = r;
+        /* A path without a name in it comes before one with: .../batch is no request id. */
+        if (plain ? strcmp(r->path, path) != 0 : !matches(r->path, path, argument, argument_size)) continue;
+        if (strcmp(r->method, as) == 0) found = r;
         size_t used = strlen(allowed);
         if (!has_word(allowed, r->method) && used < 80)
             snprintf(allowed + used, 100 - used, "%s%s%s", used > 0 ? ", " : "", r->method,
@@ -96,5 +104,9 @@ const struct th_route *th_route_find(const char *method, const char *path, char 
 
 int th_route_is_fish(const char *path)
 {
-    return strncmp(path, "/v1/tts", 7) == 0 || strncmp(path, "/v1/references", 14) == 0 || strncmp(path, "/v1/vqgan", 9) == 0;
+    /* The last three are what Fish's clients ask of Fish's own service and we have not: their 404 is one they can read. */
+    static const char *const begins[] = {"/v1/tts", "/v1/references", "/v1/vqgan", "/v1/asr", "/model", "/wallet"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(path, begins[i], strlen(begins[i])) == 0) return 1;
+    return 0;
 }
