@@ -5,16 +5,28 @@ extern const struct th_cuda_kernel th_cuda_kernels_attention[];
 extern const struct th_cuda_kernel th_cuda_kernels_deltanet[];
 extern const struct th_cuda_kernel th_cuda_kernels_draw[];
 extern const struct th_cuda_kernel th_cuda_kernels_embed[];
+extern const struct th_cuda_kernel th_cuda_kernels_experts[];
+extern const struct th_cuda_kernel th_cuda_kernels_experts_grouped[];
 extern const struct th_cuda_kernel th_cuda_kernels_fill[];
+extern const struct th_cuda_kernel th_cuda_kernels_norm[];
 extern const struct th_cuda_kernel th_cuda_kernels_pack[];
+extern const struct th_cuda_kernel th_cuda_kernels_product[];
+extern const struct th_cuda_kernel th_cuda_kernels_product_wide[];
+extern const struct th_cuda_kernel th_cuda_kernels_route[];
 
 static const struct th_cuda_kernel *const lists[] = {
     th_cuda_kernels_attention,
     th_cuda_kernels_deltanet,
     th_cuda_kernels_draw,
     th_cuda_kernels_embed,
+    th_cuda_kernels_experts,
+    th_cuda_kernels_experts_grouped,
     th_cuda_kernels_fill,
+    th_cuda_kernels_norm,
     th_cuda_kernels_pack,
+    th_cuda_kernels_product,
+    th_cuda_kernels_product_wide,
+    th_cuda_kernels_route,
 };
 
 const struct th_cuda_kernel *th_cuda_kernel_list(size_t index)

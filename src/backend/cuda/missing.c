@@ -1,14 +1,8 @@
 /* missing.c - parts that are not written yet refuse by name; each goes when its file lands. */
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/experts.h"
 
 #define MISSING __attribute__((weak))
 
-MISSING cudaError_t th_cuda_moe(const struct th_cuda_launch *launch, const struct th_cuda_moe *moe)
-{
-    (void)launch, (void)moe;
-    return cudaErrorNotSupported;
-}
 MISSING thespis_status th_cuda_codec_prepare(struct th_cuda *cuda, thespis_error *error)
 {
     (void)cuda, (void)error;

@@ -1,4 +1,5 @@
 // norm.cu - rows.cuh as kernels: a block a column.
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/norm.h"
 #include "backend/cuda/rows.cuh"
 
@@ -56,3 +57,6 @@ extern "C" cudaError_t th_cuda_quantise(const struct th_cuda_launch *launch, con
 {
     return th_launch(launch, quantise_rows, dim3(columns), dim3(TH_ROW_THREADS), 0, x, n, codes, scales);
 }
+
+TH_CUDA_KERNELS(norm) = {TH_CUDA_KERNEL(TH_ROW_THREADS, 0, norm_rows), TH_CUDA_KERNEL(TH_ROW_THREADS, 0, quantise_rows),
+                         TH_CUDA_KERNELS_END};

@@ -2,6 +2,7 @@
 // segments of the inputs each. Weights are read once and lie packed, so each warp copies its own stretch into a ring in shared
 // memory that nobody else reads: no meeting of warps until the sums are added. The ring is filled before the dependency wait; with
 // a second and third block on a multiprocessor some 200 KB are under way there while the kernel before ends.
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/norm.h"
 #include "backend/cuda/product_parts.cuh"
 #include "backend/cuda/rows.cuh"
@@ -260,11 +261,24 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
 // ---- choice of form
 // ---------------------------------------------------------------------------------------------------------------
 
+// What every architecture gives a block is 99 KB; a block of `few` needs 64 and its columns.
+#define FEW_SHARED (99 * 1024 - 512)
+static int few_stride(const struct th_cuda_product *p)
+{
+    return p->w.cols + (p->columns > 1 ? 32 : 0); // no two columns of a pair in the same banks
+}
+static size_t few_shared(const struct th_cuda_product *p)
+{
+    return WARPS * RING * 1024 + static_cast<size_t>(p->columns) * static_cast<size_t>(few_stride(p)) * sizeof(uint16_t);
+}
+static bool few_fits(const struct th_cuda_product *p)
+{
+    return p->columns <= 8 && few_shared(p) <= FEW_SHARED;
+}
+
 template <int input> static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    const int stride = p->w.cols + (p->columns > 1 ? 32 : 0); // no two columns of a pair in the same banks
-    const size_t shared = WARPS * RING * 1024 + static_cast<size_t>(p->columns) * static_cast<size_t>(stride) * sizeof(uint16_t);
-    return th_launch(launch, few<input>, dim3(p->w.rows / 16), dim3(THREADS), shared, *p, stride);
+    return th_launch(launch, few<input>, dim3(p->w.rows / 16), dim3(THREADS), few_shared(p), *p, few_stride(p));
 }
 
 template <int groups> static cudaError_t launch_some(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
@@ -275,7 +289,8 @@ template <int groups> static cudaError_t launch_some(const struct th_cuda_launch
 
 static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    if (p->columns <= 8) return launch_few<TH_CUDA_PLAIN>(launch, p);
+    if (few_fits(p)) return launch_few<TH_CUDA_PLAIN>(launch, p);
+    if (p->columns <= 8) return launch_some<1>(launch, p);
     if (p->columns <= 16) return launch_some<2>(launch, p);
     if (p->columns <= 32) return launch_some<4>(launch, p);
     return th_cuda_product_wide(launch, p);
@@ -309,6 +324,14 @@ extern "C" cudaError_t th_cuda_product(const struct th_cuda_launch *launch, cons
 {
     if (product->columns <= 0) return cudaSuccess;
     if (product->input == TH_CUDA_PLAIN) return plain(launch, product);
-    if (product->columns > TH_CUDA_FUSED_COLUMNS) return normed_first(launch, product);
+    if (!few_fits(product)) return normed_first(launch, product);
     return product->input == TH_CUDA_NORM ? launch_few<TH_CUDA_NORM>(launch, product) : launch_few<TH_CUDA_JOIN>(launch, product);
 }
+
+TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<1>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<2>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<4>),
+                            TH_CUDA_KERNELS_END};

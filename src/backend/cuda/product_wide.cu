@@ -1,6 +1,7 @@
 // product_wide.cu - products of many columns: prompts, and steps of more than 32 lanes. A block has a rectangle of rows and
 // columns; tiles of weights and stretches of inputs pass through shared memory, some stages ahead. A warp sums one segment
 // (product.h) in `sum` and adds it to `total` at its end: the same operations in the same order as product.cu has.
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/product_parts.cuh"
 
 #define WARPS 8
@@ -178,3 +179,6 @@ extern "C" cudaError_t th_cuda_product_wide(const struct th_cuda_launch *launch,
     if (large < 96) return launch_wide<2, 2, 2, 4>(launch, p); // 64 x 64: more blocks
     return launch_wide<4, 4, 2, 4>(launch, p);                 // 128 x 128
 }
+
+TH_CUDA_KERNELS(product_wide) = {TH_CUDA_KERNEL(THREADS, 61440, wide<1, 2, 2, 4>), TH_CUDA_KERNEL(THREADS, 65536, wide<2, 2, 2, 4>),
+                                 TH_CUDA_KERNEL(THREADS, 98304, wide<4, 4, 2, 4>), TH_CUDA_KERNELS_END};
