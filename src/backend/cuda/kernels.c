@@ -2,6 +2,11 @@
 #include "backend/cuda/kernels.h"
 
 extern const struct th_cuda_kernel th_cuda_kernels_attention[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_attention[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_conv[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_ends[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_pack[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_rows[];
 extern const struct th_cuda_kernel th_cuda_kernels_deltanet[];
 extern const struct th_cuda_kernel th_cuda_kernels_draw[];
 extern const struct th_cuda_kernel th_cuda_kernels_embed[];
@@ -16,6 +21,11 @@ extern const struct th_cuda_kernel th_cuda_kernels_route[];
 
 static const struct th_cuda_kernel *const lists[] = {
     th_cuda_kernels_attention,
+    th_cuda_kernels_codec_attention,
+    th_cuda_kernels_codec_conv,
+    th_cuda_kernels_codec_ends,
+    th_cuda_kernels_codec_pack,
+    th_cuda_kernels_codec_rows,
     th_cuda_kernels_deltanet,
     th_cuda_kernels_draw,
     th_cuda_kernels_embed,
