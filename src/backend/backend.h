@@ -39,6 +39,12 @@ struct th_backend_memory {
     uint64_t codec; /* packed codec weights */
 };
 
+/* What limits one lane's frame: how fast the device reads, and how much a frame must read. */
+struct th_backend_bound {
+    double read_bytes;  /* a second, measured by reading the weights */
+    double frame_bytes; /* weights and state */
+};
+
 /* Largest n of one codec_decode call. */
 #define TH_DECODE_MAX_FRAMES 64
 
@@ -106,6 +112,8 @@ struct th_backend_ops {
     thespis_status (*head)(struct th_backend *backend, int part, int n, const float *in, float *out, thespis_error *error);
     void (*memory)(const struct th_backend *backend, struct th_backend_memory *memory);
     const char *(*device)(const struct th_backend *backend); /* instruction set or device name */
+    /* The bound of a frame after `rows` rows, measured now; NULL: this backend does not tell. */
+    thespis_status (*bound)(struct th_backend *backend, int rows, struct th_backend_bound *bound, thespis_error *error);
 };
 
 /* Every backend's own struct begins with this. */

@@ -2,6 +2,7 @@
 #include "engine/bench.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,17 +32,19 @@ static json_t *describe(const struct th_bench *bench, const thespis_engine_optio
     time_t now = time(NULL);
     struct tm day;
     processor(device);
+    if (strcmp(bench->backend, "cuda") == 0) snprintf(device, sizeof device, "%.99s", bench->device);
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &day));
     const char *commit = getenv("THESPIS_COMMIT");
     json_t *rows = json_array();
     for (int i = 0; i < bench->count; i++) {
         const struct th_bench_row *r = &bench->row[i];
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:i,s:f,s:f,s:f,s:n,s:n}", "name", r->name, "unit", r->unit, "n", r->n,
-                                              "median", r->median, "min", r->min, "max", r->max, "peer", "bound"));
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:i,s:f,s:f,s:f,s:n,s:o}", "name", r->name, "unit", r->unit, "n", r->n,
+                                              "median", r->median, "min", r->min, "max", r->max, "peer", "bound",
+                                              isnan(r->bound) ? json_null() : json_real(r->bound)));
     }
     return json_pack("{s:i,s:s?,s:s,s:s,s:i,s:s?,s:s,s:s,s:i,s:o}", "schema", 1, "commit", commit, "date", date, "device", device,
-                     "threads", options->threads, "checkpoint", options->checkpoint, "backend", "cpu", "precision",
-                     options->precision == THESPIS_PRECISION_BF16 ? "bf16" : "f32", "context_rows", CONTEXT, "rows", rows);
+                     "threads", options->threads, "checkpoint", options->checkpoint, "backend", bench->backend, "precision",
+                     bench->precision, "context_rows", CONTEXT, "rows", rows);
 }
 
 int cli_bench(const struct cli_settings *settings)
@@ -52,7 +55,9 @@ int cli_bench(const struct cli_settings *settings)
     if (bad != 0) return bad;
     struct th_bench bench;
     thespis_error error;
-    if (th_bench_run(&options, CONTEXT, &bench, &error) != THESPIS_OK) return cli_fail(&error);
+    thespis_status status =
+        settings->figures ? th_bench_figures(&options, CONTEXT, &bench, &error) : th_bench_run(&options, CONTEXT, &bench, &error);
+    if (status != THESPIS_OK) return cli_fail(&error);
     if (settings->json) {
         json_t *tree = describe(&bench, &options);
         json_dumpf(tree, stdout, JSON_INDENT(1));

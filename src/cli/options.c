@@ -114,6 +114,9 @@ static const struct option table[] = {
      "Instead of the network: encode this recording, or decode these codes with the checkpoint's codec."},
     {CLI_CHECK, "Check", "--no-act-quant", NULL, FLAG, AT(no_act_quant), 0, 0, NULL, NULL, "Do not quantise the experts' inputs."},
 
+    {CLI_BENCH, "Bench", "--figures", NULL, FLAG, AT(figures), 0, 0, NULL, NULL,
+     "The named figures of make gpu-check: up to 64 lanes, prefill, first audio, loading. For a GPU."},
+
     {CLI_ENCODE, "Recording", "--max-seconds", "X", NUMBER, AT(max_seconds), 0, 1e6, NULL, "0",
      "Refuse longer recordings; 0 sets no limit."},
 

@@ -23,7 +23,7 @@ enum {
 /* Everything a command line can say. Strings belong to argv. */
 struct cli_settings {
     const char *checkpoint, *codec, *backend, *precision, *isa;
-    int device, threads, lanes, max_rows, prefill_rows, no_act_quant;
+    int device, threads, lanes, max_rows, prefill_rows, no_act_quant, figures;
 
     const char *refs[THESPIS_MAX_SPEAKERS], *ref_texts[THESPIS_MAX_SPEAKERS];
     int ref_count;

@@ -1,6 +1,7 @@
 /* bench.c - see bench.h. Works on the backend directly: no threads of the engine, no queue. */
 #include "engine/bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,14 @@ static void add(struct th_bench *bench, const char *unit, double *rates, const c
     row->median = rates[TH_BENCH_RUNS / 2];
     row->min = rates[0];
     row->max = rates[TH_BENCH_RUNS - 1];
+    row->bound = NAN;
+}
+
+void th_bench_note(struct th_bench *bench, const struct th_parts *parts)
+{
+    snprintf(bench->backend, sizeof bench->backend, "%s", parts->backend->ops->name);
+    snprintf(bench->device, sizeof bench->device, "%s", parts->backend->ops->device(parts->backend));
+    snprintf(bench->precision, sizeof bench->precision, "%s", parts->precision == THESPIS_PRECISION_BF16 ? "bf16" : "f32");
 }
 
 /* Rows that look like reference audio: semantic main tokens and codes from a small generator. */
@@ -161,6 +170,7 @@ thespis_status th_bench_run(const thespis_engine_options *options, int context, 
     with.max_rows = context + STEPS + 1;
     memset(bench, 0, sizeof *bench);
     TH_TRY(th_parts_open(&with, TH_PARTS_NEED_CODEC, &b.parts, error));
+    th_bench_note(bench, &b.parts);
     thespis_status status = THESPIS_OK;
     if (b.parts.model != NULL) {
         status = make_rows(&b, error);

@@ -73,6 +73,7 @@ static const struct th_backend_ops cuda_ops = {
     .head = th_cuda_head,
     .memory = memory,
     .device = device,
+    .bound = th_cuda_bound,
 };
 
 /* ---- the device ----------------------------------------------------------------------------------------------------------------

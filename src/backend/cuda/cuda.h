@@ -106,6 +106,9 @@ thespis_status th_cuda_layer(struct th_backend *backend, int lane, int part, int
                              const int32_t *frames, const int32_t *labels, float *out, thespis_error *error);
 thespis_status th_cuda_head(struct th_backend *backend, int part, int n, const float *in, float *out, thespis_error *error);
 
+/* limit.c: entry of th_backend_ops. */
+thespis_status th_cuda_bound(struct th_backend *backend, int rows, struct th_backend_bound *bound, thespis_error *error);
+
 /* codec_*.c: weights of cuda->codec to the device; bytes of it; the last five are entries of th_backend_ops. */
 thespis_status th_cuda_codec_prepare(struct th_cuda *cuda, thespis_error *error); /* sets codec_part */
 void th_cuda_codec_release(struct th_cuda *cuda);

@@ -12,6 +12,7 @@ extern const struct th_cuda_kernel th_cuda_kernels_draw[];
 extern const struct th_cuda_kernel th_cuda_kernels_embed[];
 extern const struct th_cuda_kernel th_cuda_kernels_experts[];
 extern const struct th_cuda_kernel th_cuda_kernels_experts_grouped[];
+extern const struct th_cuda_kernel th_cuda_kernels_bound[];
 extern const struct th_cuda_kernel th_cuda_kernels_fill[];
 extern const struct th_cuda_kernel th_cuda_kernels_norm[];
 extern const struct th_cuda_kernel th_cuda_kernels_pack[];
@@ -31,6 +32,7 @@ static const struct th_cuda_kernel *const lists[] = {
     th_cuda_kernels_embed,
     th_cuda_kernels_experts,
     th_cuda_kernels_experts_grouped,
+    th_cuda_kernels_bound,
     th_cuda_kernels_fill,
     th_cuda_kernels_norm,
     th_cuda_kernels_pack,

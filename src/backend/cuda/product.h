@@ -1,10 +1,10 @@
 /* product.h - y = W x for columns of bf16 inputs: every dense product of the language model, with what comes before and after it.
  * Packed matrices are described in weights.h.
  *
- * Order of sums. With n = cols / 32, inputs are cut into sixteen segments, steps s*n/16 .. (s+1)*n/16 - 1 for s = 0..15 (some may be
- * empty). A segment is summed from zero, step after step, by the matrix instruction; the segments' sums are added to zero in order
- * 0..15. Every form of the product keeps this order, so that a column's bytes depend neither on the number of columns nor on what
- * the others hold. */
+ * Order of sums. With n = cols / 32, inputs are cut into sixteen segments, steps s*n/16 .. (s+1)*n/16 - 1 for s = 0..15 (some may
+ * be empty). A segment is summed from zero, step after step, by the matrix instruction; the segments' sums are added to zero in
+ * order 0..15. Every form of the product keeps this order, so that a column's bytes depend neither on the number of columns nor on
+ * what the others hold. */
 #ifndef THESPIS_BACKEND_CUDA_PRODUCT_H
 #define THESPIS_BACKEND_CUDA_PRODUCT_H
 
