@@ -23,6 +23,7 @@ struct batch {
     size_t begun;
     json_t *results;
     int succeeded;
+    struct th_fault fault;
     struct item item[MOST_ITEMS];
 };
 
@@ -127,7 +128,12 @@ static enum MHD_Result run(struct th_exchange *x, struct batch *b, const struct 
     b->results = json_array();
     for (size_t i = 0; i < b->items->count; i++) {
         begin_more(x, defaults, b, i);
-        json_t *result = th_link_gone(x->link) ? NULL : result_of(b, i);
+        if (th_link_gone(x->link)) {
+            json_decref(b->results);
+            th_fault_set(&b->fault, 499, NULL, "the client has gone");
+            return th_answer_fault(x, &b->fault);
+        }
+        json_t *result = result_of(b, i);
         if (result == NULL || json_array_append_new(b->results, result) != 0) {
             json_decref(b->results);
             return th_answer_json(x, 503, NULL);
