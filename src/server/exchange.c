@@ -221,7 +221,7 @@ static enum MHD_Result take_body(struct th_exchange *x, const char *upload, size
 
 thespis_status th_exchange_parse(struct th_exchange *x, struct th_fault *fault)
 {
-    const char *bytes = (const char *)x->body.at;
+    const char *bytes = x->body.at != NULL ? (const char *)x->body.at : "";
     if (th_exchange_type_is(x, "application/msgpack") || th_exchange_type_is(x, "application/x-msgpack"))
         return th_tree_msgpack(bytes, x->body.count, &x->tree, fault);
     if (th_exchange_type_is(x, "multipart/form-data") || th_exchange_type_is(x, "application/x-www-form-urlencoded"))
