@@ -1,5 +1,5 @@
 /* test_lm_lanes.c - the promise on the shipped checkpoint: a lane's bytes depend on what the lane was given alone, not on pieces,
- * threads, neighbours, instruction sets or what ran before. And what misuse is told. */
+ * threads, neighbours, instruction sets or what ran before. And what misuse is told. test_cuda_lanes.c runs the same on CUDA. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,12 @@ static struct th_backend *open_backend(int threads, thespis_isa isa, thespis_pre
     struct th_backend_options options = {.precision = precision, .isa = isa, .threads = threads, .act_quant = 1};
     struct th_backend *backend;
     thespis_error error;
+#ifdef TEST_CUDA_LANES
+    options.precision = THESPIS_PRECISION_BF16;
+    assert_int_equal(th_cuda_backend_open(model, NULL, &options, &backend, &error), THESPIS_OK);
+#else
     assert_int_equal(th_cpu_backend_open(model, NULL, &options, &backend, &error), THESPIS_OK);
+#endif
     return backend;
 }
 
@@ -141,6 +146,7 @@ static void pieces_do_not_show(void **unused)
     backend->ops->close(backend);
 }
 
+#ifndef TEST_CUDA_LANES
 static void threads_do_not_show(void **unused)
 {
     (void)unused;
@@ -172,6 +178,8 @@ static void instruction_sets_do_not_show(void **unused)
         assert_memory_equal(&best, &portable, sizeof best);
     }
 }
+
+#endif
 
 #define LANES 3
 
@@ -357,11 +365,15 @@ static void misuse_is_named(void **unused)
     backend->ops->close(backend);
 }
 
+#ifndef TEST_MODEL
+#define TEST_MODEL TEST_SOURCE_DIR "/models/stage"
+#endif
+
 static int open_model(void **unused)
 {
     (void)unused;
     thespis_error error;
-    return th_model_open(TEST_SOURCE_DIR "/models/stage", &model, &error) == THESPIS_OK ? 0 : -1;
+    return th_model_open(TEST_MODEL, &model, &error) == THESPIS_OK ? 0 : -1;
 }
 
 static int close_model(void **unused)
@@ -375,8 +387,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_do_not_show),
+#ifndef TEST_CUDA_LANES
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(instruction_sets_do_not_show),
+#endif
         cmocka_unit_test(neighbours_do_not_show),
         cmocka_unit_test(a_copy_goes_on_like_the_lane),
         cmocka_unit_test(frames_fed_are_frames_drawn),
