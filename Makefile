@@ -18,6 +18,7 @@ help:
 	@echo "make uninstall  removes what make install put there"
 	@echo "make dist       the sources of the last commit as build/thespis-VERSION.tar.gz"
 	@echo "make deb        a Debian package in build/deb"
+	@echo "make gpu-check  on a machine with a CUDA GPU: contract, parity, same bytes, figures (scripts/gpu-check --help)"
 	@echo "make parity     measure again what docs/parity.md holds (needs Python)"
 	@echo "make format     clang-format over all sources"
 	@echo "make clean      remove build/"
@@ -67,6 +68,9 @@ test:
 
 test-long:
 	@scripts/test-long
+
+gpu-check:
+	@scripts/gpu-check --out bench/results/$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | tr 'A-Z ' 'a-z-' | sed 's/^nvidia-//;s/^$$/gpu/').json
 
 parity:
 	@scripts/parity
