@@ -85,6 +85,7 @@ static __global__ void __launch_bounds__(THREADS, 4) entry_pair(const struct th_
     const int hidden = m.experts.hidden;
     float *scales = reinterpret_cast<float *>(shared + hidden); // after the codes
     th_dependency_release();
+    if (threadIdx.x == 0) th_prefetch_share(m.next, m.next_bytes);
     th_dependency_wait();
     if (m.count != nullptr && c >= __ldcg(m.count)) return;
     const size_t row = static_cast<size_t>(c) * static_cast<size_t>(hidden);

@@ -9,10 +9,16 @@
 
 #define WARPS 8
 #define THREADS (WARPS * 32)
-#define RING 8     // tiles of 1,024 bytes that a warp has under way
+#ifndef RING
+#define RING 8 // tiles of 1,024 bytes that a warp has under way
+#endif
+#ifndef FEW_BLOCKS
+#define FEW_BLOCKS 3 // of a multiprocessor
+#endif
+#define RINGS (WARPS * SLICE)
 #define SUM_ROW 20 // floats from column to column of a segment's sums in shared memory: 16, and no two lanes in one bank
 #define GROUP_SUMS (8 * SUM_ROW)
-#define RING_FLOATS (RING * 1024 / 4)
+#define SLICE (RING * 1024 < 5120 ? 5120 : RING * 1024) // bytes of a warp: its ring, or sums of 32 columns
 
 // A warp's two segments, taken in turn: tile i of the walk is tile i / 2 of segment 2 * warp + i % 2, while both last.
 struct walk {
@@ -127,7 +133,7 @@ static __device__ __forceinline__ void multiply(float sum[4], const unsigned cha
 // Where a segment's sums lie once its warp is done with its ring: [groups][8 columns][SUM_ROW] floats.
 static __device__ __forceinline__ float *sums_of(unsigned char *shared, int segment, int groups)
 {
-    return reinterpret_cast<float *>(shared) + segment / 2 * RING_FLOATS + segment % 2 * groups * GROUP_SUMS;
+    return reinterpret_cast<float *>(shared) + segment / 2 * (SLICE / 4) + segment % 2 * groups * GROUP_SUMS;
 }
 
 static __device__ __forceinline__ void keep_sums(float *sums, const float sum[4], int g, int q)
@@ -148,20 +154,21 @@ static __device__ __forceinline__ float add_segments(unsigned char *shared, int 
     return sum;
 }
 
-template <int input> static __global__ void __launch_bounds__(THREADS, 3) few(const struct th_cuda_product p, int stride)
+template <int input> static __global__ void __launch_bounds__(THREADS, FEW_BLOCKS) few(const struct th_cuda_product p, int stride)
 {
     TH_DYNAMIC_SHARED(unsigned char, shared);
     __shared__ float warps[8 * WARPS]; // of norms
-    uint16_t *inputs = reinterpret_cast<uint16_t *>(shared + WARPS * RING * 1024);
+    uint16_t *inputs = reinterpret_cast<uint16_t *>(shared + RINGS);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
     const int steps = p.w.cols / 32;
     const struct walk w = walk_of(warp, steps);
     const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
                                  static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
-    unsigned char *ring = shared + warp * RING * 1024 + lane * 16;
+    unsigned char *ring = shared + warp * SLICE + lane * 16;
 #pragma unroll
     for (int i = 0; i < RING / 2; i++) copy_round(ring, tiles, w, i);
     th_dependency_release();
+    if (threadIdx.x == 0) th_prefetch_share(p.next, p.next_bytes);
     const struct th_tile_output out = th_find_output(p, static_cast<int>(blockIdx.x));
     th_dependency_wait();
     // Threads 0..16*columns-1 write: row thread % 16 of column thread / 16.
@@ -211,10 +218,11 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
     const struct walk w = walk_of(warp, steps);
     const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
                                  static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
-    unsigned char *ring = shared + warp * RING * 1024 + lane * 16;
+    unsigned char *ring = shared + warp * SLICE + lane * 16;
 #pragma unroll
     for (int i = 0; i < RING / 2; i++) copy_round(ring, tiles, w, i);
     th_dependency_release();
+    if (threadIdx.x == 0) th_prefetch_share(p.next, p.next_bytes);
     const struct th_tile_output out = th_find_output(p, static_cast<int>(blockIdx.x));
     th_dependency_wait();
 
@@ -269,7 +277,7 @@ static int few_stride(const struct th_cuda_product *p)
 }
 static size_t few_shared(const struct th_cuda_product *p)
 {
-    return WARPS * RING * 1024 + static_cast<size_t>(p->columns) * static_cast<size_t>(few_stride(p)) * sizeof(uint16_t);
+    return RINGS + static_cast<size_t>(p->columns) * static_cast<size_t>(few_stride(p)) * sizeof(uint16_t);
 }
 static bool few_fits(const struct th_cuda_product *p)
 {
@@ -283,8 +291,8 @@ template <int input> static cudaError_t launch_few(const struct th_cuda_launch *
 
 template <int groups> static cudaError_t launch_some(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    static_assert(2 * groups * GROUP_SUMS <= RING_FLOATS, "sums fit the ring");
-    return th_launch(launch, some<groups>, dim3(p->w.rows / 16), dim3(THREADS), WARPS * RING * 1024, *p);
+    static_assert(2 * groups * GROUP_SUMS <= SLICE / 4, "sums fit the ring");
+    return th_launch(launch, some<groups>, dim3(p->w.rows / 16), dim3(THREADS), RINGS, *p);
 }
 
 static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
@@ -331,7 +339,7 @@ extern "C" cudaError_t th_cuda_product(const struct th_cuda_launch *launch, cons
 TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN>),
                             TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM>),
                             TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN>),
-                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<1>),
-                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<2>),
-                            TH_CUDA_KERNEL(THREADS, WARPS *RING * 1024, some<4>),
+                            TH_CUDA_KERNEL(THREADS, RINGS, some<1>),
+                            TH_CUDA_KERNEL(THREADS, RINGS, some<2>),
+                            TH_CUDA_KERNEL(THREADS, RINGS, some<4>),
                             TH_CUDA_KERNELS_END};
