@@ -4,10 +4,11 @@ PRESET ?= release
 BUILD = build/$(PRESET)
 PYTHON ?= python3
 PREFIX ?= /usr/local
+FUZZ_RUNS ?= 5000000
 VERSION = $(shell sed -n 's/^project.thespis VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo install uninstall dist deb test test-long parity format clean
+.PHONY: help deps build demo install uninstall dist deb test test-long fuzz-long parity format clean
 
 help:
 	@echo "make demo       install what is missing, build, and say a sentence into hello.wav"
@@ -19,6 +20,7 @@ help:
 	@echo "make dist       the sources of the last commit as build/thespis-VERSION.tar.gz"
 	@echo "make deb        a Debian package in build/deb"
 	@echo "make gpu-check  on a machine with a CUDA GPU: contract, parity, same bytes, figures (scripts/gpu-check --help)"
+	@echo "make fuzz-long  millions of inputs for every parser (FUZZ_RUNS=$(FUZZ_RUNS) each; hours)"
 	@echo "make parity     measure again what docs/parity.md holds (needs Python)"
 	@echo "make format     clang-format over all sources"
 	@echo "make clean      remove build/"
@@ -71,6 +73,9 @@ test-long:
 
 gpu-check:
 	@scripts/gpu-check --out bench/results/$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 | tr 'A-Z ' 'a-z-' | sed 's/^nvidia-//;s/^$$/gpu/').json
+
+fuzz-long:
+	@scripts/fuzz --runs $(FUZZ_RUNS)
 
 parity:
 	@scripts/parity
