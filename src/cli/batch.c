@@ -240,6 +240,7 @@ static thespis_status run(struct batch *b, thespis_error *error)
 int cli_batch(const struct cli_settings *settings)
 {
     if (settings->word_count > 0 || settings->text_file != NULL) return cli_misuse("--batch takes its texts from the file alone");
+    if (settings->plot != NULL || settings->spectrogram) return cli_misuse("--batch draws no pictures");
     if (settings->ref_count > 0) return cli_misuse("--batch takes \"ref\" and \"ref_text\" from its lines");
     struct batch b = {.settings = settings};
     thespis_error error;

@@ -39,13 +39,17 @@ const struct cli_command cli_commands[] = {
     {"decode", CLI_DECODE, "decode [options] CODES", "turn codec codes into audio",
      "Decodes a .npy or .json of codes: 2,048 samples a frame. Needs only the codec.",
      "  thespis decode --codec codec.pth anna.npy --out anna-again.wav\n", cli_decode},
-    {"inspect", CLI_INSPECT, "inspect checkpoint|tokens|prompt|chunks [options] [TEXT]",
-     "look at a checkpoint, a text's tokens, prompt or chunks",
+    {"inspect", CLI_INSPECT, "inspect checkpoint|tokens|prompt|chunks|recording|codes|voice [options] [TEXT|FILE|NAME]",
+     "look at a checkpoint, a text, a recording, codes or a voice",
      "checkpoint [DIR]   the model's numbers and tensors, after all checks\n"
      "tokens TEXT        the ids of one segment of text\n"
      "prompt TEXT        the segments and rows that TEXT becomes\n"
-     "chunks TEXT        where a long TEXT is cut",
+     "chunks TEXT        where a long TEXT is cut\n"
+     "recording FILE     rate, length, loudness and spectrogram\n"
+     "codes FILE         a .npy or .json of codes, and their picture\n"
+     "voice NAME|FILE    what a voice is made of, and its codes",
      "  thespis inspect checkpoint models/stage\n"
+     "  thespis inspect recording anna.wav --plot anna.png\n"
      "  thespis inspect tokens --json \"Hello there.\"\n",
      cli_inspect},
     {"check", CLI_CHECK, "check CHECKPOINT REQUEST.json [options]", "compare the network with the reference, value by value",

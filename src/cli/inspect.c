@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/options.h"
+#include "cli/picture.h"
 
 /* "name: value", objects indented below their name, arrays on one line. */
 static void print_tree(const json_t *value, int indent)
@@ -70,7 +71,7 @@ static void print_chunks(const json_t *tree)
 static int print(const json_t *tree, const char *what, int json)
 {
     if (json)
-        json_dumpf(tree, stdout, JSON_INDENT(1)), putchar('\n');
+        json_dumpf(tree, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)), putchar('\n');
     else if (strcmp(what, "tokens") == 0)
         print_tokens(tree);
     else if (strcmp(what, "prompt") == 0)
@@ -93,15 +94,61 @@ static thespis_status look(const struct cli_settings *s, const char *what, const
     return th_inspect_prompt(folder, word, strlen(word), s->refs, s->ref_texts, s->ref_count, tree, error);
 }
 
+/* ---- recordings, codes, voices ----------------------------------------------------------------------------------------------- */
+
+static thespis_status look_at(const struct cli_settings *s, const char *what, const char *folder, const char *word,
+                              struct th_look *look, thespis_error *error)
+{
+    struct th_voice_store store;
+    size_t n = strlen(word), ending = strlen(TH_VOICE_ENDING);
+    if (strcmp(what, "recording") == 0) return th_look_recording(word, look, error);
+    if (strcmp(what, "codes") == 0) return th_look_codes(folder, word, look, error);
+    if (strchr(word, '/') != NULL || (n >= ending && strcmp(word + n - ending, TH_VOICE_ENDING) == 0))
+        return th_look_voice(word, look, error);
+    TH_TRY(th_voice_store_open(s->voices, folder, &store, error));
+    thespis_status status = th_look_stored_voice(&store, word, look, error);
+    th_voice_store_close(&store);
+    return status;
+}
+
+/* Facts, then the picture below them; JSON has facts alone. */
+static int show(const struct cli_settings *s, const char *what, const struct th_look *look)
+{
+    struct cli_picture picture;
+    thespis_error error;
+    if (print(look->facts, what, s->json) != 0) return 1;
+    thespis_status status = cli_picture_open(s, &picture, &error);
+    if (status == THESPIS_OK) status = cli_picture_of_look(&picture, look, s->json ? NULL : stdout, &error);
+    cli_picture_close(&picture);
+    if (status != THESPIS_OK) return cli_fail(&error);
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+}
+
+static int inspect_file(const struct cli_settings *s, const char *what, const char *word)
+{
+    struct th_look look;
+    thespis_error error;
+    const char *folder = cli_checkpoint(s);
+    if (folder == NULL && strcmp(what, "codes") == 0) return cli_misuse("no checkpoint: give --checkpoint DIR");
+    if (cli_replaces("--plot", s->plot, word) != 0) return 2;
+    if (look_at(s, what, folder, word, &look, &error) != THESPIS_OK) return cli_fail(&error);
+    int bad = show(s, what, &look);
+    th_look_free(&look);
+    return bad;
+}
+
 int cli_inspect(const struct cli_settings *s)
 {
-    static const char *const kinds[] = {"checkpoint", "tokens", "prompt", "chunks"};
+    static const char *const kinds[][2] = {{"checkpoint", "DIR"}, {"tokens", "TEXT"}, {"prompt", "TEXT"}, {"chunks", "TEXT"},
+                                           {"recording", "FILE"}, {"codes", "FILE"},  {"voice", "NAME"}};
     const char *what = s->word_count > 0 ? s->words[0] : "", *word = s->word_count == 2 ? s->words[1] : NULL;
-    int checkpoint = strcmp(what, "checkpoint") == 0, known = 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known |= strcmp(what, kinds[i]) == 0;
-    if (!known) return cli_misuse("inspect takes checkpoint, tokens, prompt or chunks");
-    if (s->word_count > 2 || (!checkpoint && word == NULL))
-        return cli_misuse("inspect %s takes one %s", what, checkpoint ? "DIR" : "TEXT");
+    size_t kind = 0, count = sizeof kinds / sizeof *kinds;
+    while (kind < count && strcmp(what, kinds[kind][0]) != 0) kind++;
+    if (kind == count) return cli_misuse("inspect takes checkpoint, tokens, prompt, chunks, recording, codes or voice");
+    int checkpoint = kind == 0, is_file = kind >= 4;
+    if (s->word_count > 2 || (!checkpoint && word == NULL)) return cli_misuse("inspect %s takes one %s", what, kinds[kind][1]);
+    if (is_file) return inspect_file(s, what, word);
+    if (s->plot != NULL) return cli_misuse("--plot draws recordings, codes and voices");
     struct cli_settings with = *s;
     if (checkpoint && word != NULL) with.checkpoint = word;
     thespis_engine_options options;

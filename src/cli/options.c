@@ -33,7 +33,7 @@ struct option {
 static const struct option table[] = {
     {CLI_SPEAK, "Voice", "--voice", "NAME", TEXT, AT(voice), 0, 0, NULL, NULL,
      "A stored voice (thespis voice add makes one), or a voice file: a path that ends in .safetensors."},
-    {CLI_SPEAK | CLI_VOICE | CLI_SERVE, "Voice", "--voices", "DIR", TEXT, AT(voices), 0, 0, NULL, NULL,
+    {CLI_SPEAK | CLI_VOICE | CLI_SERVE | CLI_INSPECT, "Voice", "--voices", "DIR", TEXT, AT(voices), 0, 0, NULL, NULL,
      "Where voices are stored. Default: the folder named by THESPIS_VOICES, else thespis/voices in XDG_DATA_HOME, else "
      "~/.local/share/thespis/voices."},
     {CLI_SPEAK | CLI_VOICE, "Voice", "--ref", "FILE", REFERENCE, 0, 0, 0, NULL, NULL,
@@ -81,6 +81,12 @@ static const struct option table[] = {
      "Samples a second. Default: the codec's own 44100; opus always has 48000."},
     {CLI_SPEAK | CLI_DECODE, "Sound", "--bitrate", "N", INTEGER, AT(bitrate), 6, 320, NULL, NULL,
      "kb/s of mp3 (default: 128) and opus (default: 64)."},
+
+    {CLI_SPEAK | CLI_INSPECT, "Picture", "--plot", "FILE.png", TEXT, AT(plot), 0, 0, NULL, NULL,
+     "Draw a picture: of sound its waveform and spectrogram, with a mark where each chunk begins; of codes and voices their "
+     "codes."},
+    {CLI_SPEAK, "Picture", "--spectrogram", NULL, FLAG, AT(spectrogram), 0, 0, NULL, NULL,
+     "Draw the spectrogram on standard error when all is said."},
 
     {CLI_SPEAK, "Drawing", "--seed", "N", LONG, AT(seed), 0, 9223372036854775807.0, NULL, NULL,
      "0 to 2^63-1. The same seed, text and voice give the same bytes. Default: drawn from the system and told at the end."},

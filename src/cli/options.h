@@ -39,6 +39,8 @@ struct cli_settings {
 
     const char *out, *format; /* format NULL: by the ending of out */
     int sample_rate, bitrate;
+    const char *plot;
+    int spectrogram;
     double max_seconds;
 
     const char *frames, *layer_local, *against, *check_codec;

@@ -121,21 +121,21 @@ static void close_all(struct speech *s)
     free(s->text);
 }
 
-static int srt_is_out(const struct cli_settings *s)
+static int one_file(const char *a, const char *b)
 {
-    char *srt = NULL, *out = NULL;
-    int same = s->srt != NULL && strcmp(s->out, "-") != 0 && th_path_resolve(s->srt, &srt, NULL) == THESPIS_OK &&
-               th_path_resolve(s->out, &out, NULL) == THESPIS_OK && strcmp(srt, out) == 0;
-    th_free(srt);
-    th_free(out);
+    char *first = NULL, *second = NULL;
+    int same = a != NULL && b != NULL && strcmp(a, "-") != 0 && th_path_resolve(a, &first, NULL) == THESPIS_OK &&
+               th_path_resolve(b, &second, NULL) == THESPIS_OK && strcmp(first, second) == 0;
+    th_free(first);
+    th_free(second);
     return same;
 }
 
 /* Would what is written take the place of what is read, or of the other? */
 static int replaces(const struct cli_settings *s)
 {
-    const char *const outs[2][2] = {{"--out", s->out}, {"--srt", s->srt}};
-    for (int o = 0; o < 2; o++) {
+    const char *const outs[3][2] = {{"--out", s->out}, {"--srt", s->srt}, {"--plot", s->plot}};
+    for (int o = 0; o < 3; o++) {
         if (cli_replaces(outs[o][0], outs[o][1], s->text_file) != 0) return 2;
         for (int i = 0; i < s->ref_count; i++)
             if (cli_replaces(outs[o][0], outs[o][1], s->refs[i]) != 0) return 2;
@@ -150,7 +150,9 @@ int cli_speak(const struct cli_settings *settings)
     if (settings->voice != NULL && settings->ref_count > 0) return cli_misuse("give --voice or --ref, not both");
     if (settings->word_count == 1 && settings->text_file != NULL) return cli_misuse("give TEXT or --text-file, not both");
     if (settings->word_count == 0 && settings->text_file == NULL && isatty(STDIN_FILENO)) return cli_misuse("speak needs a TEXT");
-    if (srt_is_out(settings)) return cli_misuse("--srt and --out name one file");
+    if (one_file(settings->srt, settings->out)) return cli_misuse("--srt and --out name one file");
+    if (one_file(settings->plot, settings->out) || one_file(settings->plot, settings->srt))
+        return cli_misuse("--plot and another option name one file");
     if (replaces(settings) != 0) return 2;
     if (strcmp(settings->out, "-") == 0 && isatty(STDOUT_FILENO))
         return cli_misuse("audio is not written to a terminal: give --out FILE");

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "cli/interrupt.h"
+#include "cli/picture.h"
 
 #define PIECE 8192 /* samples read at once */
 
@@ -40,7 +41,8 @@ thespis_status cli_sound_open(const struct cli_settings *settings, const char *o
 }
 
 /* Everything from the request into the sound, as it comes. */
-static thespis_status pump(const struct cli_take *t, thespis_request *request, struct th_sound_file *sound, thespis_error *error)
+static thespis_status pump(const struct cli_take *t, thespis_request *request, struct th_sound_file *sound,
+                           struct cli_picture *picture, thespis_error *error)
 {
     float samples[PIECE];
     size_t count, total = 0;
@@ -48,6 +50,7 @@ static thespis_status pump(const struct cli_take *t, thespis_request *request, s
         TH_TRY(thespis_request_read(request, samples, PIECE, &count, error));
         if (count == 0) return THESPIS_OK;
         TH_TRY(th_sound_file_write(sound, samples, count, error));
+        TH_TRY(cli_picture_add(picture, samples, count, error));
         total += count;
         if (t->heard != NULL) t->heard(t->context, total);
     }
@@ -100,24 +103,25 @@ static thespis_status write_cues(thespis_request *request, int chunks, struct th
     return THESPIS_OK;
 }
 
-/* Subtitles are complete under their name before the sound is: whoever finds the sound, finds them. */
-static thespis_status finish(const struct cli_take *t, thespis_request *request, struct th_output *cues, thespis_outcome *outcome,
-                             thespis_error *error)
+/* Subtitles and picture are complete under their names before the sound is: whoever finds the sound, finds them. */
+static thespis_status finish(const struct cli_take *t, thespis_request *request, struct th_output *cues,
+                             struct cli_picture *picture, thespis_outcome *outcome, thespis_error *error)
 {
     TH_TRY(thespis_request_get_outcome(request, outcome, error));
+    TH_TRY(cli_picture_of_request(picture, request, error));
     if (t->srt == NULL) return THESPIS_OK;
     TH_TRY(write_cues(request, outcome->chunks, cues, error));
     return th_output_commit(cues, error);
 }
 
 static thespis_status write_sound(const struct cli_take *t, thespis_request *request, struct th_output *cues,
-                                  thespis_outcome *outcome, thespis_error *error)
+                                  struct cli_picture *picture, thespis_outcome *outcome, thespis_error *error)
 {
     struct th_sound_file sound;
     TH_TRY(cli_sound_open(t->settings, t->out, &sound, error));
     int watch = cli_watch_part(sound.writer.output.part);
-    thespis_status status = pump(t, request, &sound, error);
-    if (status == THESPIS_OK) status = finish(t, request, cues, outcome, error);
+    thespis_status status = pump(t, request, &sound, picture, error);
+    if (status == THESPIS_OK) status = finish(t, request, cues, picture, outcome, error);
     if (status == THESPIS_OK)
         status = th_sound_file_close(&sound, error);
     else
@@ -132,7 +136,10 @@ static thespis_status write_all(const struct cli_take *t, thespis_request *reque
     struct th_output cues = {.fd = -1};
     if (t->srt != NULL) TH_TRY(th_output_open(t->srt, &cues, error));
     int watch = cli_watch_part(cues.part);
-    thespis_status status = write_sound(t, request, &cues, outcome, error);
+    struct cli_picture picture;
+    thespis_status status = cli_picture_open(t->settings, &picture, error);
+    if (status == THESPIS_OK) status = write_sound(t, request, &cues, &picture, outcome, error);
+    cli_picture_close(&picture);
     th_output_discard(&cues);
     cli_unwatch_part(watch);
     return status;

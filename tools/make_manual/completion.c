@@ -23,7 +23,7 @@ static int is_voice(const struct cli_option_info *o)
 static const char *words_of(const struct cli_command *command)
 {
     if (strcmp(command->name, "voice") == 0) return "add list show remove say";
-    if (strcmp(command->name, "inspect") == 0) return "checkpoint tokens prompt chunks";
+    if (strcmp(command->name, "inspect") == 0) return "checkpoint tokens prompt chunks recording codes voice";
     return strcmp(command->name, "convert") == 0 ? "codec" : NULL;
 }
 
