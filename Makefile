@@ -8,7 +8,7 @@ FUZZ_RUNS ?= 5000000
 VERSION = $(shell sed -n 's/^project.thespis VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo install uninstall dist deb test test-long fuzz-long parity format clean
+.PHONY: help deps build demo install uninstall dist deb test test-long gpu-check fuzz-long parity format clean
 
 help:
 	@echo "make demo       install what is missing, build, and say a sentence into hello.wav"
