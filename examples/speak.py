@@ -33,7 +33,8 @@ class RequestOptions(ctypes.Structure):
         ("history", ctypes.c_void_p), ("history_count", ctypes.c_size_t), ("temperature", ctypes.c_float), ("top_p", ctypes.c_float),
         ("top_k", ctypes.c_int32), ("seed", ctypes.c_uint64), ("greedy", ctypes.c_int), ("max_frames", ctypes.c_int),
         ("first_chunk", ctypes.c_int), ("chunk", ctypes.c_int), ("strict_text", ctypes.c_int), ("granularity", ctypes.c_int),
-        ("chunk_bytes", ctypes.c_int), ("no_history", ctypes.c_int), ("guard", ctypes.c_int)]
+        ("chunk_bytes", ctypes.c_int), ("no_history", ctypes.c_int), ("guard", ctypes.c_int), ("group", ctypes.c_uint64),
+        ("live", ctypes.c_int)]
 
 
 library = ctypes.CDLL(os.environ.get("THESPIS_LIBRARY", "libthespis.so.0"))

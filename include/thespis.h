@@ -220,6 +220,9 @@ typedef struct thespis_request_options {
     int chunk_bytes; /* target of a chunk in bytes of UTF-8, 40..4000; 0: 300 */
     int no_history;  /* default 0; 1: chunks do not hear what was said before them */
     int guard;       /* default 0; 1 ends speech that loops for 4 seconds or falls silent for 3 */
+    uint64_t group;  /* default 0. Of those in line for a lane, one of the group that holds the fewest lanes comes next */
+    int live;        /* default 0; 1: somebody listens while it is made. As long as there are such, no more requests get lanes than
+                      * the machine can make faster than they sound; the others stay in line */
 } thespis_request_options;
 
 THESPIS_API void thespis_request_options_init(thespis_request_options *options);

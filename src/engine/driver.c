@@ -69,13 +69,12 @@ static void end_early(struct thespis_engine *e)
     }
 }
 
-/* Oldest waiting requests take free lanes. */
+/* Waiting requests take free lanes. */
 static void admit(struct thespis_engine *e)
 {
-    struct thespis_request *r = e->requests;
     for (int lane = 0; lane < e->lanes; lane++) {
         if (e->lane[lane] != NULL) continue;
-        while (r != NULL && r->phase != TH_WAITING) r = r->next;
+        struct thespis_request *r = th_pace_next(e);
         if (r == NULL) return;
         r->lane = lane;
         r->phase = TH_PREFILL;
@@ -281,16 +280,20 @@ static int round_of_work(struct thespis_engine *e)
 
     pthread_mutex_unlock(&e->mutex);
     thespis_error error = {0}, feed_error = {0};
+    double round_began = th_now();
     thespis_status fed = prompt != NULL ? feed_piece(e, prompt, &feed_error) : THESPIS_OK;
     double began = th_now();
     if (n > 0) {
         thespis_status status = e->parts.backend->ops->step(e->parts.backend, steps, n, &error);
         if (status != THESPIS_OK) fail_all(steps, n, status, &error);
     }
-    double took = th_now() - began;
+    double ended = th_now();
     pthread_mutex_lock(&e->mutex);
 
-    if (n > 0) th_load_step(&e->steps, n, took);
+    if (n > 0) {
+        th_load_step(&e->steps, n, ended - began);
+        th_pace_round(&e->pace, n, ended - round_began);
+    }
     if (prompt != NULL) after_feed(e, prompt, fed, &feed_error);
     after_step(e, steps, n);
     return 1;

@@ -12,6 +12,7 @@
 
 #include "engine/code_cache.h"
 #include "engine/load.h"
+#include "engine/pace.h"
 #include "engine/parts.h"
 #include "engine/prompt_slots.h"
 #include "engine/takes.h"
@@ -47,6 +48,8 @@ struct thespis_request {
     int frame_limit;             /* of one chunk; 0: as many as fit */
     int first_chunk, chunk;      /* windows of audio */
     int guard;
+    uint64_t group;
+    int live;
     double started; /* th_now */
 
     /* The driver's own, but for takes.take and takes.at. */
@@ -105,6 +108,7 @@ struct thespis_engine {
     int prefill_turn;                 /* lane whose prompt gets the next piece */
     uint64_t turns;                   /* windows decoded, of all requests */
     struct th_load_steps steps;       /* of the driver */
+    struct th_pace pace;              /* of the driver */
     float *window;                    /* [TH_DECODE_MAX_FRAMES * 2048], the codec thread's */
 
     pthread_mutex_t decode_mutex, encode_mutex; /* the backend's codec: one decode and one encode at a time */

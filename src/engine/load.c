@@ -32,6 +32,7 @@ void th_engine_get_load(thespis_engine *e, struct th_engine_load *load)
     load->lanes = e->lanes;
     for (int i = 0; i < e->lanes; i++) load->active += e->lane[i] != NULL;
     load->waiting = e->waiting;
+    load->room = th_pace_room(e);
     load->steps = e->steps;
     pthread_mutex_unlock(&e->mutex);
     th_code_cache_get_stats(e->code_cache, &cache);

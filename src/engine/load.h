@@ -20,6 +20,7 @@ void th_load_step(struct th_load_steps *steps, int n, double seconds);
 
 struct th_engine_load {
     int lanes, active, waiting; /* lanes there are, taken; requests in line for one */
+    int room;                   /* free lanes that may be given now: pace.h tells why not all */
     struct th_load_steps steps;
     uint64_t cache_hits, cache_misses, cache_bytes; /* codes of recordings */
 };

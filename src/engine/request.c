@@ -115,6 +115,8 @@ static thespis_status prepare(thespis_engine *e, const thespis_request_options *
     r->first_chunk = o->first_chunk;
     r->chunk = o->chunk;
     r->guard = o->guard;
+    r->group = o->group;
+    r->live = o->live;
     TH_TRY(TH_ALLOC(&r->ring, (size_t)TH_RING_FRAMES * THESPIS_FRAME_SAMPLES, "audio", error));
     return p->backend->ops->codec_open(p->backend, &r->stream, error);
 }

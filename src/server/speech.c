@@ -68,6 +68,7 @@ static void request_options(const struct th_exchange *x, const struct th_ask *as
         r->chunk_bytes = ask->chunk_bytes < 100 ? 100 : ask->chunk_bytes > 1000 ? 1000 : (int)ask->chunk_bytes;
     r->no_history = !ask->with_history;
     r->guard = x->server->options.guard;
+    r->group = x->group;
 }
 
 /* ---- how it comes out -------------------------------------------------------------------------------------------------------- */
@@ -97,7 +98,7 @@ static thespis_status open_encoder(struct th_speech *s, const struct th_ask *ask
 
 static thespis_status queue_full(struct th_exchange *x, const struct th_engine_load *load, struct th_fault *fault)
 {
-    if (load->active + load->waiting < load->lanes + x->server->options.queue) return THESPIS_OK;
+    if (load->waiting < load->room + x->server->options.queue) return THESPIS_OK;
     th_fault_set(fault, 429, NULL, "The request queue is full.");
     fault->code = "queue_full";
     fault->retry_after = 1;
@@ -153,6 +154,7 @@ static thespis_status prepare(struct th_speech *s, struct th_ask *ask, const str
         th_metrics_time(&s->x->server->metrics, TH_TIME_ENCODE, th_now() - begin);
     if (th_link_gone(s->x->link)) return th_fault_set(fault, 499, NULL, "the client has gone");
     request_options(s->x, ask, s->voice, &options);
+    options.live = s->streamed;
     s->begun = th_now();
     return admit(s, &options, m, fault);
 }
