@@ -9,6 +9,9 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 
+#define SMALL_WINDOW 4   /* frames */
+#define SHARED_WINDOW 12 /* while others have little in hand */
+
 int th_window_frames(int first_chunk, int chunk, int index)
 {
     static const int growth[] = {4, 6, 10, 12, 32};
@@ -17,13 +20,34 @@ int th_window_frames(int first_chunk, int chunk, int index)
     return chunk > 0 && chunk < frames ? chunk : frames;
 }
 
+/* Has another one that somebody listens to little in hand? */
+static int others_near(const struct thespis_request *r, double now)
+{
+    for (const struct thespis_request *o = r->engine->requests; o != NULL; o = o->next)
+        if (o != r && o->phase < TH_DONE && o->phase > TH_WAITING && th_pace_lead(o, now) < TH_PACE_NEAR) return 1;
+    return 0;
+}
+
+/* Frames wanted for r's next window: large ones are cheap, but who has little in hand cannot wait until one is full, and nobody
+ * should have to wait for another's. */
+static int window_wanted(const struct thespis_request *r, int have)
+{
+    int want = th_window_frames(r->first_chunk, r->chunk, r->windows);
+    if (want <= SMALL_WINDOW || r->windows == 0) return want;
+    double now = th_now();
+    if (others_near(r, now)) want = SHARED_WINDOW < want ? SHARED_WINDOW : want;
+    if (th_pace_lead(r, now) < TH_PACE_NEAR && have < want) want = have > SMALL_WINDOW ? have : SMALL_WINDOW;
+    return want;
+}
+
 /* Frames of r's next window that can be decoded now, or 0. */
 static int window_ready(const struct thespis_request *r)
 {
     if (r->phase == TH_DONE || r->cancelled || r->undecodable) return 0;
     /* While a later chunk is fed, or has failed, earlier ones are decoded. */
     int have = r->ready - r->decoded;
-    int want = th_window_frames(r->first_chunk, r->chunk, r->windows);
+    if (have == 0) return 0;
+    int want = window_wanted(r, have);
     if (have < want && r->phase != TH_DRAWN) return 0;
     int n = have < want ? have : want;
     int room = TH_RING_FRAMES - (int)((r->ring_count + THESPIS_FRAME_SAMPLES - 1) / THESPIS_FRAME_SAMPLES);
@@ -83,9 +107,12 @@ static void settle(struct thespis_engine *e)
     }
 }
 
-/* Readers that run dry sooner come first; among equals, as fast readers are, those whose turn is longest ago. */
+/* Listeners who have little in hand come first, then readers that run dry sooner; among equals, as fast readers are, those whose
+ * turn is longest ago. */
 static int more_urgent(const struct thespis_request *a, const struct thespis_request *b)
 {
+    double now = th_now(), in_hand = fmin(th_pace_lead(a, now), TH_PACE_NEAR), others = fmin(th_pace_lead(b, now), TH_PACE_NEAR);
+    if (in_hand != others) return in_hand < others;
     return a->ring_count < b->ring_count || (a->ring_count == b->ring_count && a->turn < b->turn);
 }
 
@@ -148,6 +175,7 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
         memcpy(codes + (size_t)f * books, r->frames + (size_t)(r->decoded + f) * (1 + books) + 1, (size_t)books * sizeof *codes);
     r->in_codec = 1;
     r->turn = ++e->turns;
+    th_pace_begin(&e->pace, th_now());
     pthread_mutex_unlock(&e->mutex);
 
     thespis_error error = {0};
@@ -158,6 +186,7 @@ static void decode_window(struct thespis_engine *e, struct thespis_request *r, f
     pthread_mutex_unlock(&e->decode_mutex);
 
     pthread_mutex_lock(&e->mutex);
+    th_pace_end(&e->pace, n, th_now());
     r->in_codec = 0;
     r->decode_seconds += took;
     if (status != THESPIS_OK) {

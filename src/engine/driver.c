@@ -84,16 +84,25 @@ static void admit(struct thespis_engine *e)
     }
 }
 
+/* How long a prompt can wait: until its listener has heard what there is; one who has heard nothing yet counts in between. */
+static double patience(const struct thespis_request *r, double now)
+{
+    return r->live && r->first_audio == 0 ? TH_PACE_NEAR / 2 : th_pace_lead(r, now);
+}
+
+/* The least patient, or they take turns. */
 static struct thespis_request *next_prefill(struct thespis_engine *e)
 {
+    struct thespis_request *next = NULL;
+    double least = 0, now = th_now();
     for (int i = 0; i < e->lanes; i++) {
-        int lane = (e->prefill_turn + i) % e->lanes;
-        struct thespis_request *r = e->lane[lane];
-        if (r == NULL || r->phase != TH_PREFILL) continue;
-        e->prefill_turn = (lane + 1) % e->lanes;
-        return r;
+        struct thespis_request *r = e->lane[(e->prefill_turn + i) % e->lanes];
+        if (r == NULL || r->phase != TH_PREFILL || (next != NULL && patience(r, now) >= least)) continue;
+        next = r;
+        least = patience(r, now);
     }
-    return NULL;
+    if (next != NULL) e->prefill_turn = (next->lane + 1) % e->lanes;
+    return next;
 }
 
 /* Lanes that draw now: not those whose reader is far behind. */
@@ -278,9 +287,9 @@ static int round_of_work(struct thespis_engine *e)
     int n = collect_steps(e, steps, frames);
     if (prompt == NULL && n == 0) return 0;
 
+    th_pace_begin(&e->pace, th_now());
     pthread_mutex_unlock(&e->mutex);
     thespis_error error = {0}, feed_error = {0};
-    double round_began = th_now();
     thespis_status fed = prompt != NULL ? feed_piece(e, prompt, &feed_error) : THESPIS_OK;
     double began = th_now();
     if (n > 0) {
@@ -290,10 +299,8 @@ static int round_of_work(struct thespis_engine *e)
     double ended = th_now();
     pthread_mutex_lock(&e->mutex);
 
-    if (n > 0) {
-        th_load_step(&e->steps, n, ended - began);
-        th_pace_round(&e->pace, n, ended - round_began);
-    }
+    if (n > 0) th_load_step(&e->steps, n, ended - began);
+    th_pace_end(&e->pace, 0, ended);
     if (prompt != NULL) after_feed(e, prompt, fed, &feed_error);
     after_step(e, steps, n);
     return 1;

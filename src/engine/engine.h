@@ -108,7 +108,7 @@ struct thespis_engine {
     int prefill_turn;                 /* lane whose prompt gets the next piece */
     uint64_t turns;                   /* windows decoded, of all requests */
     struct th_load_steps steps;       /* of the driver */
-    struct th_pace pace;              /* of the driver */
+    struct th_pace pace;              /* how fast both threads are */
     float *window;                    /* [TH_DECODE_MAX_FRAMES * 2048], the codec thread's */
 
     pthread_mutex_t decode_mutex, encode_mutex; /* the backend's codec: one decode and one encode at a time */

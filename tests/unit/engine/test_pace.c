@@ -1,4 +1,5 @@
 /* Who gets the next lane: groups take turns, and live requests are not given more lanes than keep ahead of play-out. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/engine.h"
 
@@ -76,9 +78,16 @@ static void groups_share(void **unused)
     th_free(s);
 }
 
-static void rounds(struct th_pace *pace, int n, double seconds)
+/* The engine has made `rate` frames a second for a while. */
+static void speed(struct th_pace *pace, double rate)
 {
-    for (int i = 0; i < 200; i++) th_pace_round(pace, n, seconds);
+    double now = 100;
+    for (int i = 0; i < 100; i++) {
+        th_pace_begin(pace, now);
+        now += 10 / rate;
+        th_pace_end(pace, 10, now);
+        now += 7; /* idle time does not count */
+    }
 }
 
 static void live_ones_keep_ahead(void **unused)
@@ -88,19 +97,26 @@ static void live_ones_keep_ahead(void **unused)
     for (int i = 0; i < 8; i++) s->request[i].live = 1;
     assert_int_equal(next_of(s), 0); /* one always fits, however slow */
     seat(s, 0, 0);
-    assert_int_equal(next_of(s), -1); /* nothing is known of one lane yet */
-    rounds(&s->engine.pace, 1, 0.4 * FRAME);
-    assert_int_equal(next_of(s), 1); /* two cost 0.8 at most */
+    assert_int_equal(next_of(s), -1); /* how fast the engine is is not known yet */
+    speed(&s->engine.pace, 2.5 / FRAME);
+    assert_int_equal(next_of(s), -1); /* the first has nothing in hand yet */
+    s->request[0].decoded = 200;
+    s->request[0].first_audio = th_now() - 100 * FRAME;
+    assert_int_equal(next_of(s), 1);
     seat(s, 1, 1);
-    assert_int_equal(next_of(s), -1); /* three might cost 1.2 */
-    assert_int_equal(th_pace_room(&s->engine), 0);
-    rounds(&s->engine.pace, 2, 0.5 * FRAME); /* it was less */
-    assert_int_equal(next_of(s), 2);
-    assert_int_equal(th_pace_room(&s->engine), 1);
-    rounds(&s->engine.pace, 3, 1.5 * FRAME); /* once it was slow, but two say that it need not be */
-    assert_int_equal(next_of(s), 2);
-    rounds(&s->engine.pace, 2, 0.7 * FRAME);
     assert_int_equal(next_of(s), -1);
+    assert_int_equal(th_pace_room(&s->engine), 0);
+    speed(&s->engine.pace, 3.5 / FRAME);
+    assert_int_equal(th_pace_room(&s->engine), 1);
+    assert_int_equal(next_of(s), -1); /* the second has nothing in hand yet */
+    s->request[1].decoded = 100;
+    s->request[1].first_audio = th_now() - 100 * FRAME;
+    assert_int_equal(next_of(s), -1);
+    s->request[1].decoded = 110;
+    assert_int_equal(next_of(s), 2);
+    s->request[1].decoded = 0;
+    speed(&s->engine.pace, 30 / FRAME);
+    assert_int_equal(next_of(s), 2); /* so fast that it does not matter */
     th_free(s);
 }
 
@@ -109,7 +125,7 @@ static void files_may_be_slow(void **unused)
 {
     (void)unused;
     struct stage *s = stage(8, 4);
-    rounds(&s->engine.pace, 1, 2 * FRAME);
+    speed(&s->engine.pace, 0.5 / FRAME);
     seat(s, 0, 0);
     assert_int_equal(next_of(s), 1);
     assert_int_equal(th_pace_room(&s->engine), 7);
@@ -122,24 +138,31 @@ static void files_may_be_slow(void **unused)
     th_free(s);
 }
 
-static void a_mean_follows(void **unused)
+/* Two threads that work at the same time make what they make in that time, not in twice of it. */
+static void time_counts_once(void **unused)
 {
     (void)unused;
-    struct th_pace pace = {{0}};
+    struct th_pace pace = {0};
     assert_true(th_pace_fits(&pace, 1));
     assert_false(th_pace_fits(&pace, 2));
-    th_pace_round(&pace, 2, 10 * FRAME);
-    assert_false(th_pace_fits(&pace, 2));
-    rounds(&pace, 2, 0.1 * FRAME);
-    assert_true(th_pace_fits(&pace, 2));
-    assert_true(th_pace_fits(&pace, 18));
-    assert_false(th_pace_fits(&pace, 20));
+    th_pace_begin(&pace, 10);
+    th_pace_begin(&pace, 10.5);
+    th_pace_end(&pace, 60, 11);
+    th_pace_end(&pace, 0, 11.5);
+    assert_true(pace.frames_per_second > 0);
+    th_pace_begin(&pace, 20);
+    th_pace_end(&pace, 30, 20.5);
+    assert_true(fabs(pace.frames_per_second - 60) < 25);
+    speed(&pace, 200);
+    assert_true(fabs(pace.frames_per_second - 200) < 1);
+    speed(&pace, 50);
+    assert_true(fabs(pace.frames_per_second - 50) < 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(oldest_first), cmocka_unit_test(groups_share),
                                        cmocka_unit_test(live_ones_keep_ahead), cmocka_unit_test(files_may_be_slow),
-                                       cmocka_unit_test(a_mean_follows)};
+                                       cmocka_unit_test(time_counts_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
