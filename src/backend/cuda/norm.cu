@@ -10,6 +10,7 @@ static __global__ void __launch_bounds__(TH_ROW_THREADS)
     const uint16_t *from = x + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(x_stride);
     uint16_t *to = y + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(y_stride);
     th_dependency_release();
+    const struct th_norm_weights loaded = th_load_norm(w, n);
     th_dependency_wait();
     // The values are read twice: a row that fits one turn comes from registers, longer ones from the cache.
     const int first = static_cast<int>(threadIdx.x) * 8;
@@ -26,7 +27,8 @@ static __global__ void __launch_bounds__(TH_ROW_THREADS)
     const float factor = th_norm_factor(warps, n, eps);
     for (int i = first; i < n; i += TH_ROW_THREADS * 8) {
         if (i != first) v = th_load_shared_row(from + i);
-        *reinterpret_cast<uint4 *>(to + i) = th_norm_eight(v, factor, w + i);
+        *reinterpret_cast<uint4 *>(to + i) =
+            th_norm_eight(v, factor, i == first ? loaded : th_load_norm(w + i - first, n - i + first));
     }
 }
 

@@ -24,19 +24,12 @@
 struct walk {
     int first, second, count[2]; // first tiles (of the row of tiles), numbers of tiles
 };
-static __device__ __forceinline__ struct walk walk_of(int warp, int steps)
+// equal > 0: every segment has that many tiles, and the loops are rolled out.
+template <int equal> static __device__ __forceinline__ struct walk walk_of(int warp, int steps)
 {
-    struct walk w;
-    w.first = th_segment(2 * warp, steps);
-    w.second = th_segment(2 * warp + 1, steps);
-    w.count[0] = w.second - w.first;
-    w.count[1] = th_segment(2 * warp + 2, steps) - w.second;
-    return w;
-}
-// The segments' lengths differ by one at most.
-static __device__ __forceinline__ int walk_rounds(const struct walk &w)
-{
-    return max(w.count[0], w.count[1]);
+    if (equal > 0) return {2 * warp * equal, (2 * warp + 1) * equal, {equal, equal}};
+    const int first = th_segment(2 * warp, steps), second = th_segment(2 * warp + 1, steps);
+    return {first, second, {second - first, th_segment(2 * warp + 2, steps) - second}};
 }
 
 // Starts the copies of round i of the walk into its slots of the ring. A round is one group of copies.
@@ -56,68 +49,68 @@ static __device__ __forceinline__ void copy_round(unsigned char *ring, const uns
 
 // ---- up to 8 columns: inputs in shared memory, [columns][stride] ----------------------------------------------------------------
 
-// The rows of `x` into shared memory as they are.
-static __device__ __forceinline__ void stage_plain(const struct th_cuda_product &p, uint16_t *inputs, int stride)
+// What a block of `few` multiplies: columns and inputs, known when it was compiled where they can be.
+struct extent {
+    int columns, cols, stride; // stride: elements from column to column in shared memory
+};
+
+// A norm of rows of n values: its weights, of which the first were loaded before the dependency wait.
+struct row_norm {
+    const float *w;
+    struct th_norm_weights first;
+    int n;
+};
+static __device__ __forceinline__ struct row_norm norm_of(const float *w, int n)
 {
-    const int pieces = p.w.cols / 8;
-    for (int c = 0; c < p.columns; c++)
-        for (int i = static_cast<int>(threadIdx.x); i < pieces; i += THREADS)
-            *reinterpret_cast<uint4 *>(inputs + c * stride + i * 8) =
-                th_load_shared_row(p.x + static_cast<size_t>(c) * static_cast<size_t>(p.x_stride) + i * 8);
+    struct row_norm norm = {w, {}, n};
+    if (w != nullptr) norm.first = th_load_norm(w, n);
+    return norm;
 }
 
-// Normed rows of n values: x [columns][x_stride] to inputs [columns][stride]; out [columns][out_stride] or NULL. warps: 8 x 8
-// floats. Ends with the warps' sums in use: the caller meets before they are used again.
-static __device__ __forceinline__ void stage_norm(const uint16_t *x, int x_stride, int n, int columns, const float *w, float eps,
-                                                  uint16_t *inputs, int stride, float *warps, uint16_t *out, int out_stride)
+// Normed rows: x [columns][x_stride] to inputs; out [columns][out_stride] or NULL. x NULL: the rows are in `inputs`. sums: 8 x 8
+// floats. Ends with them in use: the caller meets before they are used again.
+static __device__ __forceinline__ void stage_norm(const uint16_t *x, int x_stride, const struct extent &e,
+                                                  const struct row_norm &norm, float eps, uint16_t *inputs, float *sums,
+                                                  uint16_t *out, int out_stride)
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    for (int c = 0; c < columns; c++) {
-        const float sum =
-            th_warp_sum(th_copy_squares(x + static_cast<size_t>(c) * static_cast<size_t>(x_stride), n, inputs + c * stride));
-        if (lane == 0) warps[c * WARPS + warp] = sum;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, n = norm.n;
+    for (int c = 0; c < e.columns; c++) {
+        uint16_t *row = inputs + c * e.stride;
+        const float part = x == nullptr ? th_row_squares(row, n)
+                                        : th_copy_squares(x + static_cast<size_t>(c) * static_cast<size_t>(x_stride), n, row);
+        const float sum = th_warp_sum(part);
+        if (lane == 0) sums[c * WARPS + warp] = sum;
     }
     __syncthreads();
-    for (int c = 0; c < columns; c++)
-        th_norm_in_place(inputs + c * stride, n, th_norm_factor(warps + c * WARPS, n, eps), w,
+    for (int c = 0; c < e.columns; c++)
+        th_norm_in_place(inputs + c * e.stride, n, th_norm_factor(sums + c * WARPS, n, eps), norm.w, norm.first,
                          out == nullptr ? nullptr : out + static_cast<size_t>(c) * static_cast<size_t>(out_stride));
 }
 
-// A row in shared memory normed once more, in place.
-static __device__ __forceinline__ void norm_again(int n, int columns, const float *w, float eps, uint16_t *inputs, int stride,
-                                                  float *warps, uint16_t *out, int out_stride)
-{
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    for (int c = 0; c < columns; c++) {
-        const float sum = th_warp_sum(th_row_squares(inputs + c * stride, n));
-        if (lane == 0) warps[c * WARPS + warp] = sum;
-    }
-    __syncthreads();
-    for (int c = 0; c < columns; c++)
-        th_norm_in_place(inputs + c * stride, n, th_norm_factor(warps + c * WARPS, n, eps), w,
-                         out == nullptr ? nullptr : out + static_cast<size_t>(c) * static_cast<size_t>(out_stride));
-}
-
+// norms: of NORM; of JOIN's first half, of its second half, and before the latter.
 template <int input>
-static __device__ __forceinline__ void stage(const struct th_cuda_product &p, uint16_t *inputs, int stride, float *warps)
+static __device__ __forceinline__ void stage(const struct th_cuda_product &p, const struct extent &e,
+                                             const struct row_norm norms[3], uint16_t *inputs, float *sums)
 {
     uint16_t *out = blockIdx.x == 0 ? p.normed : nullptr;
     if (input == TH_CUDA_PLAIN) {
-        stage_plain(p, inputs, stride);
+        for (int c = 0; c < e.columns; c++)
+            for (int i = static_cast<int>(threadIdx.x) * 8; i < e.cols; i += THREADS * 8)
+                *reinterpret_cast<uint4 *>(inputs + c * e.stride + i) =
+                    th_load_shared_row(p.x + static_cast<size_t>(c) * static_cast<size_t>(p.x_stride) + i);
     } else if (input == TH_CUDA_NORM) {
-        stage_norm(p.x, p.x_stride, p.w.cols, p.columns, p.norm, p.eps, inputs, stride, warps, out, p.w.cols);
+        stage_norm(p.x, p.x_stride, e, norms[0], p.eps, inputs, sums, out, e.cols);
     } else {
-        const int half = p.w.cols / 2;
+        const int half = e.cols / 2;
         uint16_t *second = out == nullptr ? nullptr : out + half;
-        stage_norm(p.x, p.x_stride, half, p.columns, p.norm, p.eps, inputs, stride, warps, out, p.w.cols);
+        stage_norm(p.x, p.x_stride, e, norms[0], p.eps, inputs, sums, out, e.cols);
         __syncthreads();
         if (p.first2 == nullptr) {
-            stage_norm(p.x2, p.x2_stride, half, p.columns, p.norm2, p.eps, inputs + half, stride, warps, second, p.w.cols);
+            stage_norm(p.x2, p.x2_stride, e, norms[1], p.eps, inputs + half, sums, second, e.cols);
         } else {
-            stage_norm(p.x2, p.x2_stride, half, p.columns, p.first2, p.eps, inputs + half, stride, warps,
-                       blockIdx.x == 0 ? p.first : nullptr, half);
+            stage_norm(p.x2, p.x2_stride, e, norms[2], p.eps, inputs + half, sums, blockIdx.x == 0 ? p.first : nullptr, half);
             __syncthreads();
-            norm_again(half, p.columns, p.norm2, p.eps, inputs + half, stride, warps, second, p.w.cols);
+            stage_norm(nullptr, 0, e, norms[1], p.eps, inputs + half, sums, second, e.cols);
         }
     }
     __syncthreads();
@@ -154,14 +147,17 @@ static __device__ __forceinline__ float add_segments(unsigned char *shared, int 
     return sum;
 }
 
-template <int input> static __global__ void __launch_bounds__(THREADS, FEW_BLOCKS) few(const struct th_cuda_product p, int stride)
+// one: a single column.
+template <int input, int equal, bool one>
+static __global__ void __launch_bounds__(THREADS, FEW_BLOCKS) few(const struct th_cuda_product p, int stride)
 {
     TH_DYNAMIC_SHARED(unsigned char, shared);
-    __shared__ float warps[8 * WARPS]; // of norms
+    __shared__ float sums[8 * WARPS]; // of norms
     uint16_t *inputs = reinterpret_cast<uint16_t *>(shared + RINGS);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
-    const int steps = p.w.cols / 32;
-    const struct walk w = walk_of(warp, steps);
+    const int steps = equal > 0 ? equal * TH_SEGMENTS : p.w.cols / 32;
+    const struct extent e = {one ? 1 : p.columns, steps * 32, one ? steps * 32 : stride};
+    const struct walk w = walk_of<equal>(warp, steps);
     const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
                                  static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
     unsigned char *ring = shared + warp * SLICE + lane * 16;
@@ -170,16 +166,24 @@ template <int input> static __global__ void __launch_bounds__(THREADS, FEW_BLOCK
     th_dependency_release();
     if (threadIdx.x == 0) th_prefetch_share(p.next, p.next_bytes);
     const struct th_tile_output out = th_find_output(p, static_cast<int>(blockIdx.x));
+    struct row_norm norms[3];
+    if (input == TH_CUDA_NORM) norms[0] = norm_of(p.norm, e.cols);
+    if (input == TH_CUDA_JOIN) {
+        norms[0] = norm_of(p.norm, e.cols / 2);
+        norms[1] = norm_of(p.norm2, e.cols / 2);
+        norms[2] = norm_of(p.first2, e.cols / 2);
+    }
     th_dependency_wait();
     // Threads 0..16*columns-1 write: row thread % 16 of column thread / 16.
     const int r = static_cast<int>(threadIdx.x) % 16, c = static_cast<int>(threadIdx.x) / 16;
-    const float old = c < p.columns ? th_old_output(out, c, r) : 0.0f;
-    stage<input>(p, inputs, stride, warps);
+    const float old = c < e.columns ? th_old_output(out, c, r) : 0.0f;
+    stage<input>(p, e, norms, inputs, sums);
 
-    const uint16_t *x = inputs + g * stride + q * 8;
-    const int rounds = walk_rounds(w);
-    const bool mine = g < p.columns;
+    const uint16_t *x = inputs + g * e.stride + q * 8;
+    const int rounds = max(w.count[0], w.count[1]); // they differ by one at most
+    const bool mine = g < e.columns;
     float sum[2][4] = {};
+#pragma unroll(equal > 0 ? equal : 1)
     for (int i = 0; i < rounds; i++) {
         th_copy_wait<RING / 2 - 1>();
         const unsigned char *slot = ring + i % (RING / 2) * 2048;
@@ -194,7 +198,7 @@ template <int input> static __global__ void __launch_bounds__(THREADS, FEW_BLOCK
     keep_sums(sums_of(shared, 2 * warp, 1), sum[0], g, q);
     keep_sums(sums_of(shared, 2 * warp + 1, 1), sum[1], g, q);
     __syncthreads();
-    if (c >= p.columns || (out.to.kind == TH_CUDA_SILU && r >= 8)) return;
+    if (c >= e.columns || (out.to.kind == TH_CUDA_SILU && r >= 8)) return;
     const float value = add_segments(shared, 1, c, r);
     const float up = out.to.kind == TH_CUDA_SILU ? add_segments(shared, 1, c, r + 8) : 0.0f;
     th_write_output(out, c, r, value, up, old);
@@ -215,7 +219,7 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
     TH_DYNAMIC_SHARED(unsigned char, shared);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
     const int steps = p.w.cols / 32;
-    const struct walk w = walk_of(warp, steps);
+    const struct walk w = walk_of<0>(warp, steps);
     const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
                                  static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
     unsigned char *ring = shared + warp * SLICE + lane * 16;
@@ -230,7 +234,7 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
 #pragma unroll
     for (int t = 0; t < groups; t++)
         x[t] = p.x + static_cast<size_t>(min(t * 8 + g, p.columns - 1)) * static_cast<size_t>(p.x_stride) + q * 8;
-    const int rounds = walk_rounds(w);
+    const int rounds = max(w.count[0], w.count[1]);
     float sum[2][groups][4] = {};
     uint4 b[2][groups];
     if (w.count[0] > 0) load_inputs<groups>(b[0], x, w.first);
@@ -284,9 +288,27 @@ static bool few_fits(const struct th_cuda_product *p)
     return p->columns <= 8 && few_shared(p) <= FEW_SHARED;
 }
 
-template <int input> static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
+template <int input, int equal>
+static cudaError_t launch_few_of(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    return th_launch(launch, few<input>, dim3(p->w.rows / 16), dim3(THREADS), few_shared(p), *p, few_stride(p));
+    const dim3 grid(p->w.rows / 16), block(THREADS);
+    return p->columns == 1 ? th_launch(launch, few<input, equal, true>, grid, block, few_shared(p), *p, few_stride(p))
+                           : th_launch(launch, few<input, equal, false>, grid, block, few_shared(p), *p, few_stride(p));
+}
+
+// 2,048, 4,096, 6,144 and 7,168 inputs are those of the published model, or may be.
+static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
+{
+    const int cols = p->w.cols;
+    if (p->input == TH_CUDA_NORM)
+        return cols == 2048 ? launch_few_of<TH_CUDA_NORM, 4>(launch, p) : launch_few_of<TH_CUDA_NORM, 0>(launch, p);
+    if (p->input == TH_CUDA_JOIN)
+        return cols == 4096 ? launch_few_of<TH_CUDA_JOIN, 8>(launch, p) : launch_few_of<TH_CUDA_JOIN, 0>(launch, p);
+    if (cols == 2048) return launch_few_of<TH_CUDA_PLAIN, 4>(launch, p);
+    if (cols == 4096) return launch_few_of<TH_CUDA_PLAIN, 8>(launch, p);
+    if (cols == 6144) return launch_few_of<TH_CUDA_PLAIN, 12>(launch, p);
+    if (cols == 7168) return launch_few_of<TH_CUDA_PLAIN, 14>(launch, p);
+    return launch_few_of<TH_CUDA_PLAIN, 0>(launch, p);
 }
 
 template <int groups> static cudaError_t launch_some(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
@@ -297,7 +319,7 @@ template <int groups> static cudaError_t launch_some(const struct th_cuda_launch
 
 static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    if (few_fits(p)) return launch_few<TH_CUDA_PLAIN>(launch, p);
+    if (few_fits(p)) return launch_few(launch, p);
     if (p->columns <= 8) return launch_some<1>(launch, p);
     if (p->columns <= 16) return launch_some<2>(launch, p);
     if (p->columns <= 32) return launch_some<4>(launch, p);
@@ -333,12 +355,27 @@ extern "C" cudaError_t th_cuda_product(const struct th_cuda_launch *launch, cons
     if (product->columns <= 0) return cudaSuccess;
     if (product->input == TH_CUDA_PLAIN) return plain(launch, product);
     if (!few_fits(product)) return normed_first(launch, product);
-    return product->input == TH_CUDA_NORM ? launch_few<TH_CUDA_NORM>(launch, product) : launch_few<TH_CUDA_JOIN>(launch, product);
+    return launch_few(launch, product);
 }
 
-TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN>),
+TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 14, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 14, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, false>),
                             TH_CUDA_KERNEL(THREADS, RINGS, some<1>),
                             TH_CUDA_KERNEL(THREADS, RINGS, some<2>),
                             TH_CUDA_KERNEL(THREADS, RINGS, some<4>),

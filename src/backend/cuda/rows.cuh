@@ -64,18 +64,32 @@ static __device__ __forceinline__ uint32_t th_norm_pair(uint32_t pair, float fac
     return th_float_bf16_pair(__fmul_rn(__fmul_rn(th_bf16_low(pair), factor), __fadd_rn(1.0f, w0)),
                               __fmul_rn(__fmul_rn(th_bf16_high(pair), factor), __fadd_rn(1.0f, w1)));
 }
-static __device__ __forceinline__ uint4 th_norm_eight(uint4 v, float factor, const float *w)
+// Eight weights of a norm. They come from far away, so whoever waits for its input loads the first ones before.
+struct th_norm_weights {
+    float4 a, b;
+};
+static __device__ __forceinline__ struct th_norm_weights th_load_norm(const float *w, int n)
 {
-    const float4 a = *reinterpret_cast<const float4 *>(w), b = *reinterpret_cast<const float4 *>(w + 4);
-    return make_uint4(th_norm_pair(v.x, factor, a.x, a.y), th_norm_pair(v.y, factor, a.z, a.w), th_norm_pair(v.z, factor, b.x, b.y),
-                      th_norm_pair(v.w, factor, b.z, b.w));
+    const int first = static_cast<int>(threadIdx.x) * 8;
+    struct th_norm_weights loaded = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    if (first < n) loaded = {*reinterpret_cast<const float4 *>(w + first), *reinterpret_cast<const float4 *>(w + first + 4)};
+    return loaded;
+}
+static __device__ __forceinline__ uint4 th_norm_eight(uint4 v, float factor, const struct th_norm_weights &w)
+{
+    return make_uint4(th_norm_pair(v.x, factor, w.a.x, w.a.y), th_norm_pair(v.y, factor, w.a.z, w.a.w),
+                      th_norm_pair(v.z, factor, w.b.x, w.b.y), th_norm_pair(v.w, factor, w.b.z, w.b.w));
 }
 
-// This thread's values of a row in shared memory become the norm's, and go to `out` unless it is NULL.
-static __device__ __forceinline__ void th_norm_in_place(uint16_t *row, int n, float factor, const float *w, uint16_t *out)
+// This thread's values of a row in shared memory become the norm's, and go to `out` unless it is NULL. first: th_load_norm.
+static __device__ __forceinline__ void th_norm_in_place(uint16_t *row, int n, float factor, const float *w,
+                                                        const struct th_norm_weights &first, uint16_t *out)
 {
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += TH_ROW_THREADS * 8) {
-        const uint4 v = th_norm_eight(*reinterpret_cast<const uint4 *>(row + i), factor, w + i);
+    for (int turn = 0; turn < n; turn += TH_ROW_THREADS * 8) {
+        const int i = turn + static_cast<int>(threadIdx.x) * 8;
+        if (i >= n) break;
+        const uint4 v =
+            th_norm_eight(*reinterpret_cast<const uint4 *>(row + i), factor, turn == 0 ? first : th_load_norm(w + turn, n - turn));
         *reinterpret_cast<uint4 *>(row + i) = v;
         if (out != nullptr) *reinterpret_cast<uint4 *>(out + i) = v;
     }

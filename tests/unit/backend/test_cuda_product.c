@@ -205,6 +205,9 @@ static void columns_do_not_matter(void **state)
         for (int input = TH_CUDA_PLAIN; input <= TH_CUDA_JOIN; input++) same_bytes(384, columns[i], input);
     same_bytes(1056, 40, TH_CUDA_NORM);
     same_bytes(4160, 9, TH_CUDA_JOIN);
+    const int published[][2] = {{2048, TH_CUDA_NORM},  {2048, TH_CUDA_PLAIN}, {4096, TH_CUDA_JOIN},
+                                {4096, TH_CUDA_PLAIN}, {6144, TH_CUDA_PLAIN}, {7168, TH_CUDA_PLAIN}};
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) same_bytes(published[i][0], 10, published[i][1]);
 #ifndef TH_CUDA_EMU
     same_bytes(2048, 1024, TH_CUDA_NORM);
     same_bytes(6144, 1024, TH_CUDA_PLAIN);
