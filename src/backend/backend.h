@@ -130,6 +130,10 @@ thespis_status th_cpu_backend_open(const struct th_model *model, const struct th
  */
 thespis_status th_cuda_backend_open(const struct th_model *model, const struct th_codec *codec,
                                     const struct th_backend_options *options, struct th_backend **backend, thespis_error *error);
+/* Checks every kernel's promises on a device (backend/cuda/contract.h). `fault`: 0, or the gate that a test breaks. One line for
+ * each thing that was checked or is broken; *broken counts the latter. */
+typedef void (*th_backend_line)(void *context, const char *line);
+thespis_status th_cuda_check_kernels(int device, int fault, th_backend_line line, void *context, int *broken, thespis_error *error);
 /* THESPIS_OK when th_cuda_backend_open has a chance: a device is there, the kernels have this model's shape and precision. */
 thespis_status th_cuda_backend_fits(const struct th_model *model, const struct th_backend_options *options, thespis_error *error);
 #endif

@@ -567,3 +567,13 @@ thespis_status th_check_run(const struct th_check_options *options, th_check_lin
     th_parts_close(&k.parts);
     return status;
 }
+
+thespis_status th_check_kernels(int device, th_check_line line, void *context, int *broken, thespis_error *error)
+{
+#ifdef TH_HAVE_CUDA
+    return th_cuda_check_kernels(device, 0, line, context, broken, error);
+#else
+    (void)device, (void)line, (void)context, (void)broken;
+    return th_fail(error, THESPIS_UNSUPPORTED, "this build has no CUDA kernels to check");
+#endif
+}

@@ -46,9 +46,13 @@ const struct th_cuda_kernel *th_cuda_kernel_list(size_t index)
     return index < sizeof lists / sizeof *lists ? lists[index] : NULL;
 }
 
-static thespis_status check_kernel(const struct th_cuda_kernel *kernel, int most_shared, thespis_error *error)
+thespis_status th_cuda_check_kernel(const struct th_cuda_kernel *kernel, thespis_error *error)
 {
     struct cudaFuncAttributes attributes;
+    int device, most_shared;
+    TH_CUDA(cudaGetDevice(&device), "the device", error);
+    TH_CUDA(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the device's shared memory",
+            error);
     TH_CUDA(cudaFuncGetAttributes(&attributes, kernel->function), kernel->name, error);
     if (kernel->threads > attributes.maxThreadsPerBlock)
         return th_fail(error, THESPIS_DEVICE, "kernel %s is launched with %d threads, this device can launch it with %d",
@@ -59,17 +63,5 @@ static thespis_status check_kernel(const struct th_cuda_kernel *kernel, int most
     if (kernel->shared > 49152)
         TH_CUDA(cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)kernel->shared),
                 kernel->name, error);
-    return THESPIS_OK;
-}
-
-thespis_status th_cuda_check_limits(thespis_error *error)
-{
-    int device, most_shared;
-    TH_CUDA(cudaGetDevice(&device), "the device", error);
-    TH_CUDA(cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the device's shared memory",
-            error);
-    const struct th_cuda_kernel *list;
-    for (size_t i = 0; (list = th_cuda_kernel_list(i)) != NULL; i++)
-        for (; list->name != NULL; list++) TH_TRY(check_kernel(list, most_shared, error));
     return THESPIS_OK;
 }

@@ -7,7 +7,7 @@
  *         TH_CUDA_KERNELS_END};
  *
  * and the list's name in kernels.c. scripts/check-launch-limits compares it with the compiled code of every architecture,
- * th_cuda_check_limits with the driver of the device at hand. */
+ * `thespis check kernels` with the driver of the device at hand. */
 #ifndef THESPIS_BACKEND_CUDA_KERNELS_H
 #define THESPIS_BACKEND_CUDA_KERNELS_H
 
@@ -40,9 +40,8 @@ struct th_cuda_kernel {
 
 /* kernels.c: the lists of all files, each ended by a kernel without a name; NULL behind the last. */
 const struct th_cuda_kernel *th_cuda_kernel_list(size_t index);
-/* Asks the driver whether the current device can launch every kernel as it is registered. THESPIS_DEVICE names the one it cannot.
- */
-thespis_status th_cuda_check_limits(thespis_error *error);
+/* Asks the driver whether the current device can launch a kernel as it is registered; THESPIS_DEVICE says what it lacks. */
+thespis_status th_cuda_check_kernel(const struct th_cuda_kernel *kernel, thespis_error *error);
 
 #ifdef __cplusplus
 }
