@@ -203,7 +203,7 @@ static const char *const names[KINDS] = {"in, DeltaNet 12352x2048 norm",
                                          "router, shared 1296x2048 norm",
                                          "experts and shared down",
                                          "candidates 4112x2048 norm",
-                                         "eh 2048x4096",
+                                         "eh 2048x4096 three norms",
                                          "wqkv 9216x2048 norm",
                                          "w1, w3 12288x2048 norm silu",
                                          "w2 2048x6144 add",
@@ -221,7 +221,7 @@ static void one(int kind, int columns, int turn)
         break;
     case MOE: moe(columns, d.router + static_cast<size_t>(turn) * MOST * EXPERTS); break;
     case CANDIDATES: product(4112, H, columns, TH_CUDA_NORM, d.stream, TH_CUDA_STORE, d.logits, 4097); break;
-    case EH: product(H, 2 * H, columns, TH_CUDA_PLAIN, d.joined, TH_CUDA_STORE, d.stream, H); break;
+    case EH: product(H, 2 * H, columns, TH_CUDA_JOIN, d.joined, TH_CUDA_STORE, d.parts, H); break;
     case W13: product(12288, H, columns, TH_CUDA_NORM, d.stream, TH_CUDA_SILU, d.act, 12288); break;
     case W2: product(H, 6144, columns, TH_CUDA_PLAIN, d.act, TH_CUDA_RESIDUAL, d.stream, H); break;
     case HEAD: product(4096, H, columns, TH_CUDA_NORM, d.stream, TH_CUDA_STORE, d.logits, 4096); break;

@@ -16,11 +16,9 @@ static __global__ void __launch_bounds__(TH_ROW_THREADS)
     const int first = static_cast<int>(threadIdx.x) * 8;
     uint4 v = make_uint4(0, 0, 0, 0);
     if (first < n) v = th_load_shared_row(from + first);
-    float sum = th_add_squares(v.w, th_add_squares(v.z, th_add_squares(v.y, th_add_squares(v.x, 0.0f))));
-    for (int i = first + TH_ROW_THREADS * 8; i < n; i += TH_ROW_THREADS * 8) {
-        const uint4 more = th_load_shared_row(from + i);
-        sum = th_add_squares(more.w, th_add_squares(more.z, th_add_squares(more.y, th_add_squares(more.x, sum))));
-    }
+    float sum = th_add_eight_squares(v, 0.0f);
+    for (int i = first + TH_ROW_THREADS * 8; i < n; i += TH_ROW_THREADS * 8)
+        sum = th_add_eight_squares(th_load_shared_row(from + i), sum);
     sum = th_warp_sum(sum);
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
     __syncthreads();

@@ -67,51 +67,84 @@ static __device__ __forceinline__ struct row_norm norm_of(const float *w, int n)
     return norm;
 }
 
-// Normed rows: x [columns][x_stride] to inputs; out [columns][out_stride] or NULL. x NULL: the rows are in `inputs`. sums: 8 x 8
-// floats. Ends with them in use: the caller meets before they are used again.
-static __device__ __forceinline__ void stage_norm(const uint16_t *x, int x_stride, const struct extent &e,
-                                                  const struct row_norm &norm, float eps, uint16_t *inputs, float *sums,
-                                                  uint16_t *out, int out_stride)
+// The rows of x [columns][x_stride] to shared memory; squares: this thread's part of each row's sum (rows.cuh). All columns' loads
+// are under way at once. most: 1, or 8 for up to 8 columns.
+template <int most>
+static __device__ __forceinline__ void copy_rows(const uint16_t *x, int x_stride, int n, const struct extent &e, uint16_t *inputs,
+                                                 float squares[most])
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, n = norm.n;
-    for (int c = 0; c < e.columns; c++) {
-        uint16_t *row = inputs + c * e.stride;
-        const float part = x == nullptr ? th_row_squares(row, n)
-                                        : th_copy_squares(x + static_cast<size_t>(c) * static_cast<size_t>(x_stride), n, row);
-        const float sum = th_warp_sum(part);
+#pragma unroll
+    for (int c = 0; c < most; c++) squares[c] = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += THREADS * 8) {
+        uint4 v[most];
+#pragma unroll
+        for (int c = 0; c < most; c++)
+            if (c < e.columns) v[c] = th_load_shared_row(x + static_cast<size_t>(c) * static_cast<size_t>(x_stride) + i);
+#pragma unroll
+        for (int c = 0; c < most; c++) {
+            if (c >= e.columns) break;
+            *reinterpret_cast<uint4 *>(inputs + c * e.stride + i) = v[c];
+            squares[c] = th_add_eight_squares(v[c], squares[c]);
+        }
+    }
+}
+
+// The warps' sums of every column into sums [columns][8].
+template <int most>
+static __device__ __forceinline__ void keep_squares(const struct extent &e, const float squares[most], float *sums)
+{
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int c = 0; c < most; c++) {
+        if (c >= e.columns) break;
+        const float sum = th_warp_sum(squares[c]);
         if (lane == 0) sums[c * WARPS + warp] = sum;
     }
-    __syncthreads();
+}
+
+// This thread's values become the norm's; out [columns][out_stride] or NULL. After a meeting.
+static __device__ __forceinline__ void norm_rows(const struct extent &e, const struct row_norm &norm, float eps, uint16_t *inputs,
+                                                 const float *sums, uint16_t *out, int out_stride)
+{
     for (int c = 0; c < e.columns; c++)
-        th_norm_in_place(inputs + c * e.stride, n, th_norm_factor(sums + c * WARPS, n, eps), norm.w, norm.first,
+        th_norm_in_place(inputs + c * e.stride, norm.n, th_norm_factor(sums + c * WARPS, norm.n, eps), norm.w, norm.first,
                          out == nullptr ? nullptr : out + static_cast<size_t>(c) * static_cast<size_t>(out_stride));
 }
 
-// norms: of NORM; of JOIN's first half, of its second half, and before the latter.
-template <int input>
+// norms: of NORM; of JOIN's first half, of its second half, and before the latter. sums: [3][8 columns][8].
+template <int input, int most>
 static __device__ __forceinline__ void stage(const struct th_cuda_product &p, const struct extent &e,
                                              const struct row_norm norms[3], uint16_t *inputs, float *sums)
 {
     uint16_t *out = blockIdx.x == 0 ? p.normed : nullptr;
+    float squares[most], second[most];
     if (input == TH_CUDA_PLAIN) {
-        for (int c = 0; c < e.columns; c++)
-            for (int i = static_cast<int>(threadIdx.x) * 8; i < e.cols; i += THREADS * 8)
-                *reinterpret_cast<uint4 *>(inputs + c * e.stride + i) =
-                    th_load_shared_row(p.x + static_cast<size_t>(c) * static_cast<size_t>(p.x_stride) + i);
+        copy_rows<most>(p.x, p.x_stride, e.cols, e, inputs, squares);
     } else if (input == TH_CUDA_NORM) {
-        stage_norm(p.x, p.x_stride, e, norms[0], p.eps, inputs, sums, out, e.cols);
+        copy_rows<most>(p.x, p.x_stride, e.cols, e, inputs, squares);
+        keep_squares<most>(e, squares, sums);
+        __syncthreads();
+        norm_rows(e, norms[0], p.eps, inputs, sums, out, e.cols);
     } else {
         const int half = e.cols / 2;
-        uint16_t *second = out == nullptr ? nullptr : out + half;
-        stage_norm(p.x, p.x_stride, e, norms[0], p.eps, inputs, sums, out, e.cols);
+        uint16_t *right = inputs + half, *right_out = out == nullptr ? nullptr : out + half;
+        float *right_sums = sums + 8 * WARPS, *last_sums = sums + 16 * WARPS;
+        copy_rows<most>(p.x, p.x_stride, half, e, inputs, squares);
+        copy_rows<most>(p.x2, p.x2_stride, half, e, right, second);
+        keep_squares<most>(e, squares, sums);
+        keep_squares<most>(e, second, right_sums);
         __syncthreads();
-        if (p.first2 == nullptr) {
-            stage_norm(p.x2, p.x2_stride, e, norms[1], p.eps, inputs + half, sums, second, e.cols);
-        } else {
-            stage_norm(p.x2, p.x2_stride, e, norms[2], p.eps, inputs + half, sums, blockIdx.x == 0 ? p.first : nullptr, half);
+        if (p.first2 != nullptr) { // a thread sees only values of its own between the two norms
+            norm_rows(e, norms[2], p.eps, right, right_sums, blockIdx.x == 0 ? p.first : nullptr, half);
+#pragma unroll
+            for (int c = 0; c < most; c++)
+                if (c < e.columns) second[c] = th_row_squares(right + c * e.stride, half);
+            keep_squares<most>(e, second, last_sums);
             __syncthreads();
-            stage_norm(nullptr, 0, e, norms[1], p.eps, inputs + half, sums, second, e.cols);
+            right_sums = last_sums;
         }
+        norm_rows(e, norms[1], p.eps, right, right_sums, right_out, e.cols);
+        norm_rows(e, norms[0], p.eps, inputs, sums, out, e.cols);
     }
     __syncthreads();
 }
@@ -149,10 +182,11 @@ static __device__ __forceinline__ float add_segments(unsigned char *shared, int 
 
 // one: a single column.
 template <int input, int equal, bool one>
-static __global__ void __launch_bounds__(THREADS, FEW_BLOCKS) few(const struct th_cuda_product p, int stride)
+static __global__ void __launch_bounds__(THREADS, input == TH_CUDA_JOIN && !one ? 2 : FEW_BLOCKS)
+    few(const struct th_cuda_product p, int stride)
 {
     TH_DYNAMIC_SHARED(unsigned char, shared);
-    __shared__ float sums[8 * WARPS]; // of norms
+    __shared__ float sums[input == TH_CUDA_JOIN ? 3 : 1][8 * WARPS]; // of norms
     uint16_t *inputs = reinterpret_cast<uint16_t *>(shared + RINGS);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
     const int steps = equal > 0 ? equal * TH_SEGMENTS : p.w.cols / 32;
@@ -177,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS, FEW_BLOCKS) few(const struct t
     // Threads 0..16*columns-1 write: row thread % 16 of column thread / 16.
     const int r = static_cast<int>(threadIdx.x) % 16, c = static_cast<int>(threadIdx.x) / 16;
     const float old = c < e.columns ? th_old_output(out, c, r) : 0.0f;
-    stage<input>(p, e, norms, inputs, sums);
+    stage<input, one ? 1 : 8>(p, e, norms, inputs, sums[0]);
 
     const uint16_t *x = inputs + g * e.stride + q * 8;
     const int rounds = max(w.count[0], w.count[1]); // they differ by one at most

@@ -29,24 +29,17 @@ static __device__ __forceinline__ float th_warp_sum(float sum)
     return sum;
 }
 
-// This thread's part of the sum of squares of a row of n values; the row goes to `copy` on the way.
-static __device__ __forceinline__ float th_copy_squares(const uint16_t *x, int n, uint16_t *copy)
+static __device__ __forceinline__ float th_add_eight_squares(uint4 v, float sum)
 {
-    float sum = 0.0f;
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += TH_ROW_THREADS * 8) {
-        const uint4 v = th_load_shared_row(x + i);
-        *reinterpret_cast<uint4 *>(copy + i) = v;
-        sum = th_add_squares(v.w, th_add_squares(v.z, th_add_squares(v.y, th_add_squares(v.x, sum))));
-    }
-    return sum;
+    return th_add_squares(v.w, th_add_squares(v.z, th_add_squares(v.y, th_add_squares(v.x, sum))));
 }
+
+// This thread's part of the sum of squares of a row of n values in shared memory.
 static __device__ __forceinline__ float th_row_squares(const uint16_t *x, int n)
 {
     float sum = 0.0f;
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += TH_ROW_THREADS * 8) {
-        const uint4 v = *reinterpret_cast<const uint4 *>(x + i);
-        sum = th_add_squares(v.w, th_add_squares(v.z, th_add_squares(v.y, th_add_squares(v.x, sum))));
-    }
+    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += TH_ROW_THREADS * 8)
+        sum = th_add_eight_squares(*reinterpret_cast<const uint4 *>(x + i), sum);
     return sum;
 }
 
