@@ -35,8 +35,9 @@ void th_emu_block_barrier(const char *file, int line);
  * last to come runs finish(slots) first, unless it is NULL. `kind` must be the same for all. */
 const unsigned char *th_emu_warp(uint32_t mask, int kind, const void *in, size_t bytes, void (*finish)(unsigned char *slots));
 int th_emu_lane(void);
-/* finish functions of the two matrix instructions. */
+/* finish functions of the matrix instructions. */
 void th_emu_finish_bf16(unsigned char *slots);
+void th_emu_finish_f16(unsigned char *slots);
 void th_emu_finish_e4m3(unsigned char *slots);
 
 #ifdef __cplusplus

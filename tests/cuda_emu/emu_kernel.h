@@ -471,6 +471,10 @@ static inline void th_mma_e4m3(float c[4], uint4 a, uint32_t b0, uint32_t b1)
 {
     th_emu_mma(c, a, b0, b1, TH_EMU_MMA + 1, th_emu_finish_e4m3);
 }
+static inline void th_mma_f16(float c[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    th_emu_mma(c, a, b0, b1, TH_EMU_MMA + 2, th_emu_finish_f16);
+}
 
 template <typename... P> struct th_emu_call {
     void (*kernel)(P...);

@@ -393,7 +393,7 @@ static void finish(unsigned char *slots, int inputs, float (*value)(const uint32
 {
     /* values per 32-bit word: 2 of bf16, 4 of E4M3; `inputs` are 8 words of a row */
     const int per = inputs / 8;
-    float a[16][32], b[8][32];
+    float a[16][32], b[32][8]; /* b turned: a loop over columns that a compiler can do in one go */
     double sum[16][8];
     struct operands *o = (struct operands *)(void *)slots;
 #define AT(lane) ((struct operands *)(void *)(slots + (size_t)(lane)*TH_EMU_SLOT))
@@ -405,16 +405,15 @@ static void finish(unsigned char *slots, int inputs, float (*value)(const uint32
             a[g + 8][per * q + i] = value(&o->a[1], i);
             a[g][per * (q + 4) + i] = value(&o->a[2], i);
             a[g + 8][per * (q + 4) + i] = value(&o->a[3], i);
-            b[g][per * q + i] = value(&o->b[0], i);
-            b[g][per * (q + 4) + i] = value(&o->b[1], i);
+            b[per * q + i][g] = value(&o->b[0], i);
+            b[per * (q + 4) + i][g] = value(&o->b[1], i);
         }
     }
-    for (int r = 0; r < 16; r++)
-        for (int c = 0; c < 8; c++) {
-            double s = 0;
-            for (int k = 0; k < inputs; k++) s += (double)a[r][k] * (double)b[c][k];
-            sum[r][c] = s;
-        }
+    for (int r = 0; r < 16; r++) {
+        for (int c = 0; c < 8; c++) sum[r][c] = 0;
+        for (int k = 0; k < inputs; k++)
+            for (int c = 0; c < 8; c++) sum[r][c] += (double)a[r][k] * (double)b[k][c];
+    }
     for (int lane = 0; lane < 32; lane++) {
         o = AT(lane);
         const int g = lane / 4, q = lane % 4;
@@ -455,6 +454,20 @@ static float e4m3_value(const uint32_t *word, int i)
 void th_emu_finish_bf16(unsigned char *slots)
 {
     finish(slots, 16, bf16_value);
+}
+static float f16_value(const uint32_t *word, int i)
+{
+    uint32_t half = *word >> (16 * i) & 0xFFFF, exponent = half >> 10 & 31, mantissa = half & 1023;
+    uint32_t bits = (half & 0x8000) << 16 | (exponent == 31 ? 0x7F800000 : (exponent + 112) << 23) | mantissa << 13;
+    float value;
+    memcpy(&value, &bits, 4);
+    if (exponent == 0) value = (half & 0x8000 ? -1.0f : 1.0f) * (float)mantissa / 16777216.0f;
+    return value;
+}
+
+void th_emu_finish_f16(unsigned char *slots)
+{
+    finish(slots, 16, f16_value);
 }
 void th_emu_finish_e4m3(unsigned char *slots)
 {

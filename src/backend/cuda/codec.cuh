@@ -14,6 +14,21 @@ static __device__ __forceinline__ float snake(float x, float alpha, float invers
     return fmaf(inverse, __fmul_rn(s, s), x);
 }
 
+// Four values as their high halves, two in a word, and what is missing of them, rounded once more. Halves end at 65504: what is
+// larger is taken for that.
+static __device__ __forceinline__ uint4 split(float4 x)
+{
+    const float in[4] = {x.x, x.y, x.z, x.w};
+    uint32_t high[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float v = fabsf(in[i]) > 65504.0f ? th_with_sign(65504.0f, in[i]) : in[i]; // a NaN stays one
+        high[i] = th_float_f16(v);
+        low[i] = th_float_f16(__fsub_rn(v, th_f16_float(static_cast<uint16_t>(high[i]))));
+    }
+    return make_uint4(high[0] | high[1] << 16, high[2] | high[3] << 16, low[0] | low[1] << 16, low[2] | low[3] << 16);
+}
+
 // Row `row` of the rows before (row < 0) and those of this window; `context` rows are there before.
 static __device__ __forceinline__ const float *row_at(const float *in, const float *past, int row, int context, int width)
 {

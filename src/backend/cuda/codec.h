@@ -125,6 +125,7 @@ struct th_cuda_codec {
     const struct th_codec *source;
     struct th_cuda_launch launch;
     int processors;
+    int plain;     /* 1: no layer is split for the tensor cores */
     float *packed; /* device: all weights in one block */
     size_t packed_floats;
     struct th_cuda_codec_layer *layers; /* host: of all transformers */
@@ -164,7 +165,9 @@ thespis_status th_cuda_encoding_make(const struct th_cuda_codec *codec, struct t
 
 struct th_cuda_conv_job th_cuda_conv_plain(const struct th_cuda_conv *conv, int rows, const float *in, float *out);
 void th_cuda_conv_past(struct th_cuda_conv_job *job, const struct th_cuda_past *past, int side);
-void th_cuda_conv_snake(struct th_cuda_conv_job *job, const struct th_cuda_snake *snake, float *snaked);
+/* `next` reads it, in the form it wants. */
+void th_cuda_conv_snake(struct th_cuda_conv_job *job, const struct th_cuda_snake *snake, float *snaked,
+                        const struct th_cuda_conv *next);
 cudaError_t th_cuda_run_conv(const struct th_cuda_codec *codec, const struct th_cuda_conv_job *job);
 /* x [rows][D] in place. `after`, when it is there: snake of the result in its stead. */
 cudaError_t th_cuda_run_transformer(const struct th_cuda_codec *codec, const struct th_cuda_transformer *transformer,
@@ -173,9 +176,10 @@ cudaError_t th_cuda_run_transformer(const struct th_cuda_codec *codec, const str
 /* x [rows][D] in place. */
 cudaError_t th_cuda_run_next(const struct th_cuda_codec *codec, const struct th_cuda_next *next, const struct th_cuda_past *past,
                              int side, float *x, int rows);
-/* Work x: residual stream, work a: snake1 of it. After the last unit a is `after` of the stream, and x is not kept. */
+/* Work x: residual stream, work a: snake1 of it. After the last unit a is `after` of the stream, as `next` wants it (NULL: plain),
+ * and x is not kept. */
 cudaError_t th_cuda_run_units(const struct th_cuda_codec *codec, const struct th_cuda_unit *units, const struct th_cuda_past *past,
-                              int side, const struct th_cuda_snake *after, int rows);
+                              int side, const struct th_cuda_snake *after, const struct th_cuda_conv *next, int rows);
 
 /* ---- codec_decode.c, codec_encode.c --------------------------------------------------------------------------------------------
  */

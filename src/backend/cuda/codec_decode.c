@@ -36,19 +36,21 @@ cudaError_t th_cuda_codec_run_decode(struct th_cuda_codec *codec, const struct t
     int rows = 4 * frames;
     struct th_cuda_conv_job first = th_cuda_conv_plain(&decoder->first, rows, work->latent, NULL);
     th_cuda_conv_past(&first, &stream->first, stream->side);
-    th_cuda_conv_snake(&first, &decoder->snake[0], work->a);
+    th_cuda_conv_snake(&first, &decoder->snake[0], work->a, &decoder->conv[0]);
     TH_CUDA_TRY(th_cuda_run_conv(codec, &first));
     for (int b = 0; b < TH_CODEC_BLOCKS; b++) {
         struct th_cuda_conv_job up = th_cuda_conv_plain(&decoder->conv[b], rows, work->a, work->x);
         th_cuda_conv_past(&up, &stream->conv[b], stream->side);
-        th_cuda_conv_snake(&up, &decoder->spread[b], work->b);
+        th_cuda_conv_snake(&up, &decoder->spread[b], work->b, &decoder->unit[b][0].dilated);
         TH_CUDA_TRY(th_cuda_run_conv(codec, &up));
         float *kept = work->a;
         work->a = work->b;
         work->b = kept;
         rows *= codec->source->decoder.blocks[b].conv.stride;
-        const struct th_cuda_snake *after = b + 1 < TH_CODEC_BLOCKS ? &decoder->snake[b + 1] : &decoder->last_snake;
-        TH_CUDA_TRY(th_cuda_run_units(codec, decoder->unit[b], stream->unit[b], stream->side, after, rows));
+        const int more = b + 1 < TH_CODEC_BLOCKS;
+        const struct th_cuda_snake *after = more ? &decoder->snake[b + 1] : &decoder->last_snake;
+        const struct th_cuda_conv *next = more ? &decoder->conv[b + 1] : NULL;
+        TH_CUDA_TRY(th_cuda_run_units(codec, decoder->unit[b], stream->unit[b], stream->side, after, next, rows));
     }
     struct th_cuda_last_job last = {.taps = decoder->last_taps,
                                     .width = decoder->last_width,

@@ -18,16 +18,18 @@ static cudaError_t encode_signal(struct th_cuda_codec *codec, const struct th_cu
                                       .kept = encoding->first.side[1 - encoding->side],
                                       .out = work->x,
                                       .snaked = work->a,
+                                      .split = encoder->unit[0][0].dilated.scale != NULL,
                                       .alpha = encoder->unit[0][0].snake1.alpha,
                                       .inverse = encoder->unit[0][0].snake1.inverse};
     TH_CUDA_TRY(th_cuda_codec_first(&codec->launch, &first));
     for (int b = 0; b < TH_CODEC_BLOCKS; b++) {
-        TH_CUDA_TRY(th_cuda_run_units(codec, encoder->unit[b], encoding->unit[b], encoding->side, &encoder->snake[b], rows));
+        TH_CUDA_TRY(th_cuda_run_units(codec, encoder->unit[b], encoding->unit[b], encoding->side, &encoder->snake[b],
+                                      &encoder->conv[b], rows));
         rows /= codec->source->encoder.blocks[b].conv.stride;
         const int more = b + 1 < TH_CODEC_BLOCKS;
         struct th_cuda_conv_job down = th_cuda_conv_plain(&encoder->conv[b], rows, work->a, more ? work->x : work->latent);
         th_cuda_conv_past(&down, &encoding->conv[b], encoding->side);
-        if (more) th_cuda_conv_snake(&down, &encoder->unit[b + 1][0].snake1, work->b);
+        if (more) th_cuda_conv_snake(&down, &encoder->unit[b + 1][0].snake1, work->b, &encoder->unit[b + 1][0].dilated);
         TH_CUDA_TRY(th_cuda_run_conv(codec, &down));
         float *kept = work->a;
         work->a = work->b;

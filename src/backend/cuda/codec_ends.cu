@@ -8,19 +8,27 @@ namespace
 
 constexpr int THREADS = 128, STEP = TH_CUDA_CODEC_STEP;
 
-// A thread: one channel of one row; blocks of 128 channels and rows together.
+// A thread: four channels of one row.
 __global__ void __launch_bounds__(THREADS) first_rows(th_cuda_first_job job)
 {
     th_dependency_release();
     th_dependency_wait();
     const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    const int t = static_cast<int>(i / job.width), c = static_cast<int>(i % job.width), context = job.taps - 1;
+    const int t = static_cast<int>(4 * i / job.width), c = static_cast<int>(4 * i % job.width), context = job.taps - 1;
     if (t < job.rows) {
-        float y = job.bias[c];
-        for (int k = 0; k < job.taps; k++)
-            y = fmaf(job.weight[k * job.width + c], *codec::row_at(job.in, job.past, t + k - context, context, 1), y);
-        job.out[i] = y;
-        job.snaked[i] = codec::snake(y, job.alpha[c], job.inverse[c]);
+        float y[4], snaked[4];
+        for (int j = 0; j < 4; j++) {
+            y[j] = job.bias[c + j];
+            for (int k = 0; k < job.taps; k++)
+                y[j] = fmaf(job.weight[k * job.width + c + j], *codec::row_at(job.in, job.past, t + k - context, context, 1), y[j]);
+            snaked[j] = codec::snake(y[j], job.alpha[c + j], job.inverse[c + j]);
+        }
+        const float4 four = make_float4(snaked[0], snaked[1], snaked[2], snaked[3]);
+        *reinterpret_cast<float4 *>(job.out + 4 * i) = make_float4(y[0], y[1], y[2], y[3]);
+        if (job.split)
+            *reinterpret_cast<uint4 *>(job.snaked + 4 * i) = codec::split(four);
+        else
+            *reinterpret_cast<float4 *>(job.snaked + 4 * i) = four;
     }
     if (blockIdx.x == 0) codec::keep_rows(job.in, job.past, job.kept, job.rows, context, 1, threadIdx.x, THREADS);
 }
@@ -53,7 +61,7 @@ __global__ void __launch_bounds__(THREADS) last_rows(th_cuda_last_job job)
 
 cudaError_t th_cuda_codec_first(const struct th_cuda_launch *launch, const struct th_cuda_first_job *job)
 {
-    const int64_t values = static_cast<int64_t>(job->rows) * job->width;
+    const int64_t values = static_cast<int64_t>(job->rows) * job->width / 4;
     return th_launch(launch, first_rows, dim3(static_cast<unsigned>((values + THREADS - 1) / THREADS)), dim3(THREADS), 0, *job);
 }
 

@@ -1,6 +1,7 @@
 /* codec_entries.c - the codec's entries of the backend: what may be asked, the life of weights and streams, what passes between
  * host and device. The codec has a stream of its own, behind that of the language model. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/codec.h"
@@ -15,6 +16,8 @@ static thespis_status prepare(struct th_cuda *cuda, struct th_cuda_codec *codec,
     TH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "the codec's stream", error);
     TH_CUDA(cudaStreamCreateWithPriority(&codec->launch.stream, cudaStreamNonBlocking, least), "the codec's stream", error);
     codec->launch.early = cuda->launch.early;
+    const char *form = getenv("THESPIS_CUDA_CODEC"); /* for measurements: both forms keep every promise */
+    codec->plain = form != NULL && strcmp(form, "plain") == 0;
     codec->processors = cuda->processors > 0 ? cuda->processors : 1;
     TH_CUDA(cudaHostAlloc((void **)&codec->host_samples, TH_CUDA_CODEC_FRAMES * TH_CUDA_CODEC_FRAME * sizeof(float),
                           cudaHostAllocDefault),

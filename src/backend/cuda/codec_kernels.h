@@ -31,6 +31,9 @@ struct th_cuda_conv {
     int tile;            /* outputs of a block: 32, 64 or 96 */
     const float *weight; /* [tiles][inputs / 16][taps][16][tile] */
     const float *bias;   /* [outputs], or NULL */
+    const float *scale;  /* NULL: plain float32. Else rows of weights and inputs are split in halves (see codec_split.cu), weights
+                            as [tiles][inputs / 16][taps][tile / 16][high, low][32][4] pairs, each row divided by its scale, a
+                            power of two; inputs as th_cuda_conv_job.split makes them. [outputs] */
 };
 #define TH_CUDA_CODEC_SPLIT 4
 
@@ -53,10 +56,13 @@ struct th_cuda_conv_job {
     const float *gamma;           /* [outputs] */
     float *out;                   /* [rows][outputs] or NULL */
     float *snaked;                /* the same of snake(out), or NULL */
+    int split;                    /* 1: `snaked` is split in halves, for a layer that has scales; four values stay 16 bytes */
     const float *alpha, *inverse; /* [outputs]: of the snake; inverse = 1 / (alpha + 1e-9) */
 };
 /* `processors`: multiprocessors of the device; chooses the number of columns of a block, which changes no byte. */
 cudaError_t th_cuda_codec_conv(const struct th_cuda_launch *launch, const struct th_cuda_conv_job *job, int processors);
+/* codec_split.cu: what it calls for a layer that has scales. */
+cudaError_t th_cuda_codec_conv_split(const struct th_cuda_launch *launch, const struct th_cuda_conv_job *job, int processors);
 
 /* ---- codec_ends.cu ----------------------------------------------------------------------------------------------------------- */
 
@@ -68,6 +74,7 @@ struct th_cuda_first_job {
     const float *past;          /* [taps - 1] */
     float *kept;                /* [taps - 1] */
     float *out, *snaked;        /* [rows][width] */
+    int split;                  /* as in th_cuda_conv_job */
     const float *alpha, *inverse;
 };
 cudaError_t th_cuda_codec_first(const struct th_cuda_launch *launch, const struct th_cuda_first_job *job);

@@ -30,6 +30,20 @@ static __device__ __forceinline__ float weight_of(const th_cuda_pack_job &job, i
     return job.source[pair * job.kernel + k];
 }
 
+// Word i of a step that is split in halves: see th_cuda_conv.scale and codec_split.cu. The scale is a power of two, so dividing by
+// it is exact.
+static __device__ __forceinline__ uint32_t split_word(const th_cuda_pack_job &job, int i, int row0, int input0, int tap)
+{
+    const int lane = i % 128 / 4, row = row0 + i / 256 * 16 + lane / 4 + i % 2 * 8, input = input0 + lane % 4 * 4 + i % 4 / 2 * 2;
+    uint32_t word = 0;
+    for (int half = 0; half < 2; half++) {
+        float v = row < job.conv.outputs ? __fdiv_rn(weight_of(job, row, input + half, tap), job.conv.scale[row]) : 0.0f;
+        if (i % 256 >= 128) v = __fsub_rn(v, th_f16_float(th_float_f16(v)));
+        word |= static_cast<uint32_t>(th_float_f16(v)) << (16 * half);
+    }
+    return word;
+}
+
 // A block: one step of one tile, 16 inputs of a tap.
 __global__ void __launch_bounds__(THREADS) pack_codec(th_cuda_pack_job job, float *to)
 {
@@ -38,7 +52,8 @@ __global__ void __launch_bounds__(THREADS) pack_codec(th_cuda_pack_job job, floa
     const int chunk = blockIdx.x / job.conv.taps, tap = blockIdx.x % job.conv.taps, tile = job.conv.tile;
     to += (static_cast<size_t>(blockIdx.y) * gridDim.x + blockIdx.x) * STEP * tile;
     for (int i = threadIdx.x; i < STEP * tile; i += THREADS)
-        to[i] = weight_of(job, blockIdx.y * tile + i % tile, chunk * STEP + i / tile, tap);
+        to[i] = job.conv.scale != nullptr ? __uint_as_float(split_word(job, i, blockIdx.y * tile, chunk * STEP, tap))
+                                          : weight_of(job, blockIdx.y * tile + i % tile, chunk * STEP + i / tile, tap);
 }
 
 } // namespace

@@ -12,8 +12,10 @@ void th_cuda_conv_past(struct th_cuda_conv_job *job, const struct th_cuda_past *
     job->kept = past->side[1 - side];
 }
 
-void th_cuda_conv_snake(struct th_cuda_conv_job *job, const struct th_cuda_snake *snake, float *snaked)
+void th_cuda_conv_snake(struct th_cuda_conv_job *job, const struct th_cuda_snake *snake, float *snaked,
+                        const struct th_cuda_conv *next)
 {
+    job->split = next != NULL && next->scale != NULL;
     job->snaked = snaked;
     job->alpha = snake->alpha;
     job->inverse = snake->inverse;
@@ -111,18 +113,18 @@ cudaError_t th_cuda_run_next(const struct th_cuda_codec *codec, const struct th_
 }
 
 cudaError_t th_cuda_run_units(const struct th_cuda_codec *codec, const struct th_cuda_unit *units, const struct th_cuda_past *past,
-                              int side, const struct th_cuda_snake *after, int rows)
+                              int side, const struct th_cuda_snake *after, const struct th_cuda_conv *next, int rows)
 {
     const struct th_cuda_codec_work *work = &codec->work;
     for (int u = 0; u < 3; u++) {
         struct th_cuda_conv_job dilated = th_cuda_conv_plain(&units[u].dilated, rows, work->a, NULL);
         th_cuda_conv_past(&dilated, &past[u], side);
-        th_cuda_conv_snake(&dilated, &units[u].snake2, work->b);
+        th_cuda_conv_snake(&dilated, &units[u].snake2, work->b, &units[u].pointwise);
         TH_CUDA_TRY(th_cuda_run_conv(codec, &dilated));
         struct th_cuda_conv_job sum = th_cuda_conv_plain(&units[u].pointwise, rows, work->b, u < 2 ? work->x : NULL);
         sum.kind = TH_CUDA_CONV_SUM;
         sum.residual = work->x;
-        th_cuda_conv_snake(&sum, u < 2 ? &units[u + 1].snake1 : after, work->a);
+        th_cuda_conv_snake(&sum, u < 2 ? &units[u + 1].snake1 : after, work->a, u < 2 ? &units[u + 1].dilated : next);
         TH_CUDA_TRY(th_cuda_run_conv(codec, &sum));
     }
     return cudaSuccess;

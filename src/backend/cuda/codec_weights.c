@@ -110,6 +110,25 @@ static void pack_layer(struct pack *pack, struct th_cuda_pack_job *job)
     if (pack->code == cudaSuccess) note(pack, th_cuda_codec_pack(&codec->launch, job));
 }
 
+/* For each row a power of two that brings its largest weight into 128..256 when divided by it. */
+static const float *put_scales(struct pack *pack, const struct th_conv *source, int width, int phases)
+{
+    float *scratch, *to = begin_vector(pack, (size_t)width * (size_t)phases, &scratch);
+    for (int row = 0; row < width && scratch != NULL; row++) {
+        float most = 0.0f;
+        const size_t kernel = (size_t)source->kernel, in = (size_t)source->in, out = (size_t)source->out;
+        for (size_t i = 0; i < in && row < source->out; i++) {
+            const size_t pair = source->transposed ? i * out + (size_t)row : (size_t)row * in + i;
+            for (size_t k = 0; k < kernel; k++) most = fmaxf(most, fabsf(source->weight[pair * kernel + k]));
+        }
+        int exponent = 0;
+        frexpf(most, &exponent);
+        exponent = exponent < -100 ? -100 : exponent; /* weights that small stay small */
+        for (int p = 0; p < phases; p++) scratch[p * width + row] = ldexpf(1.0f, exponent - 8);
+    }
+    return end_vector(pack, to, scratch, (size_t)width * (size_t)phases);
+}
+
 static struct th_cuda_conv put_conv(struct pack *pack, const struct th_conv *source, int split)
 {
     struct th_cuda_pack_job job = {.kind = TH_CUDA_PACK_PLAIN,
@@ -131,6 +150,7 @@ static struct th_cuda_conv put_conv(struct pack *pack, const struct th_conv *sou
         conv->step = 1;
     }
     conv->bias = put_vector(pack, source->bias, source->out, job.out_width, phases);
+    if (split == 1 && !pack->codec->plain) conv->scale = put_scales(pack, source, job.out_width, phases);
     pack_layer(pack, &job);
     return job.conv;
 }

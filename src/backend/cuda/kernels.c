@@ -7,6 +7,7 @@ extern const struct th_cuda_kernel th_cuda_kernels_codec_conv[];
 extern const struct th_cuda_kernel th_cuda_kernels_codec_ends[];
 extern const struct th_cuda_kernel th_cuda_kernels_codec_pack[];
 extern const struct th_cuda_kernel th_cuda_kernels_codec_rows[];
+extern const struct th_cuda_kernel th_cuda_kernels_codec_split[];
 extern const struct th_cuda_kernel th_cuda_kernels_deltanet[];
 extern const struct th_cuda_kernel th_cuda_kernels_draw[];
 extern const struct th_cuda_kernel th_cuda_kernels_embed[];
@@ -27,6 +28,7 @@ static const struct th_cuda_kernel *const lists[] = {
     th_cuda_kernels_codec_ends,
     th_cuda_kernels_codec_pack,
     th_cuda_kernels_codec_rows,
+    th_cuda_kernels_codec_split,
     th_cuda_kernels_deltanet,
     th_cuda_kernels_draw,
     th_cuda_kernels_embed,

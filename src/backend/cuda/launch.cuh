@@ -83,6 +83,14 @@ static __device__ __forceinline__ void th_mma_bf16(float c[4], uint4 a, uint32_t
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/* The same with f16. */
+static __device__ __forceinline__ void th_mma_f16(float c[4], uint4 a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
 static __device__ __forceinline__ uint2 th_e4m3_bf16(uint32_t codes);
 
 /* The same with a 16 x 32 and b 32 x 8 in E4M3: a.x = row g, inputs 4q..4q+3; a.y = row g+8; a.z = row g, inputs 4q+16..4q+19;

@@ -50,6 +50,42 @@ static __device__ __forceinline__ float th_round_bf16(float value)
     return th_bf16_float(th_float_bf16(value));
 }
 
+/* ---- f16 --------------------------------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float th_f16_float(uint16_t bits)
+{
+#if !defined(TH_CUDA_EMU)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16, exponent = bits >> 10 & 31u, mantissa = bits & 1023u;
+    if (exponent == 31) return __uint_as_float(sign | 0x7F800000u | mantissa << 13);
+    if (exponent > 0) return __uint_as_float(sign | (exponent + 112u) << 23 | mantissa << 13);
+    const float small = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -small : small;
+#endif
+}
+
+/* Nearest, ties to even; infinite from 65520 on. */
+static __device__ __forceinline__ uint16_t th_float_f16(float value)
+{
+#if !defined(TH_CUDA_EMU)
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#else
+    const uint32_t bits = __float_as_uint(value), sign = bits >> 16 & 0x8000u;
+    uint32_t size = bits & 0x7FFFFFFFu;
+    if (size > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);
+    if (size >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7C00u);
+    if (size < 0x38800000u) /* below 2^-14 the grid is 2^-24 */
+        return static_cast<uint16_t>(sign | static_cast<uint32_t>(rintf(__uint_as_float(size) * 0x1p24f)));
+    size += 0xFFFu + (size >> 13 & 1u);
+    return static_cast<uint16_t>(sign | ((size >> 13) - (112u << 10)));
+#endif
+}
+
 /* ---- E4M3 -------------------------------------------------------------------------------------------------------------------- */
 
 /* Exact. The two NaN codes count as 480, as in the CPU backend; checkpoints of sane quantisers hold none. */

@@ -29,6 +29,12 @@ static thespis_status open_device(const struct th_codec *codec, struct th_backen
     return th_cuda_backend_open(NULL, codec, &options, backend, error);
 }
 
+/* Which form of its product the next codec takes: plain float32, or split in halves on tensor cores. */
+static void take_form(int plain)
+{
+    assert_int_equal(setenv("THESPIS_CUDA_CODEC", plain ? "plain" : "split", 1), 0);
+}
+
 static struct th_backend *must_open(const struct th_codec *codec)
 {
     struct th_backend *backend;
@@ -80,12 +86,15 @@ static void samples_as_on_the_cpu(void **state)
     assert_int_equal(th_cpu_codec_open(&cpu.base, &stream, NULL), THESPIS_OK);
     assert_int_equal(th_cpu_codec_decode(&cpu.base, stream, codes[0], FRAMES, whole, NULL), THESPIS_OK);
     th_cpu_codec_close(&cpu.base, stream);
-    struct th_backend *backend = must_open(&f->codec);
-    decode_fresh(backend, (int[]){FRAMES}, 1, other);
-    double close = snr(whole, other, FRAMES * TH_CODEC_FRAME);
-    printf("generated codec: %.1f dB\n", close);
-    assert_true(close >= 100);
-    backend->ops->close(backend);
+    for (int plain = 0; plain < 2; plain++) {
+        take_form(plain);
+        struct th_backend *backend = must_open(&f->codec);
+        decode_fresh(backend, (int[]){FRAMES}, 1, other);
+        double close = snr(whole, other, FRAMES * TH_CODEC_FRAME);
+        printf("generated codec, %s: %.1f dB\n", plain ? "plain" : "split", close);
+        assert_true(close >= 100);
+        backend->ops->close(backend);
+    }
     fix_close(&cpu);
     fix_drop(f);
 }
@@ -94,20 +103,24 @@ static void cuts_do_not_show(void **state)
 {
     (void)state;
     struct fixture *f = fix_make(1, 0);
-    struct th_backend *backend = must_open(&f->codec);
-    decode_fresh(backend, (int[]){FRAMES}, 1, whole);
     static const int cuts[][3] = {{1, 1, 1}, {4, 32, 32}, {7, 5, 2}, {1, 3, 8}};
-    for (int i = 0; i < 4; i++) {
-        decode_fresh(backend, cuts[i], 3, other);
-        assert_memory_equal(whole, other, sizeof whole);
+    for (int plain = 0; plain < 2; plain++) {
+        take_form(plain);
+        struct th_backend *backend = must_open(&f->codec);
+        decode_fresh(backend, (int[]){FRAMES}, 1, whole);
+        for (int i = 0; i < 4; i++) {
+            decode_fresh(backend, cuts[i], 3, other);
+            assert_memory_equal(whole, other, sizeof whole);
+        }
+        backend->ops->close(backend);
     }
-    backend->ops->close(backend);
     fix_drop(f);
 }
 
 static void streams_do_not_meet(void **state)
 {
     (void)state;
+    take_form(0);
     struct fixture *f = fix_make(1, 0);
     struct th_backend *backend = must_open(&f->codec);
     const struct th_backend_ops *ops = backend->ops;
@@ -210,15 +223,19 @@ static void codes_as_on_the_cpu(void **state)
     assert_int_equal(fix_open(&cpu, &f->codec, NULL, 1, NULL), THESPIS_OK);
     assert_int_equal(th_cpu_codec_encode(&cpu.base, samples, count, want, NULL, NULL, NULL), THESPIS_OK);
     fix_close(&cpu);
-    struct th_backend *backend = must_open(&f->codec);
-    assert_int_equal(backend->ops->codec_encode(backend, samples, count, have, NULL, NULL, NULL), THESPIS_OK);
-    int equal = equal_codes(want, have, values);
-    printf("generated codec: %d of %zu codes equal\n", equal, values);
-    assert_true(equal * 1000.0 >= 995.0 * (double)values);
-    /* A prefix has the same codes: nothing looks ahead. */
-    assert_int_equal(backend->ops->codec_encode(backend, samples, 5 * TH_CODEC_FRAME, want, NULL, NULL, NULL), THESPIS_OK);
-    assert_memory_equal(want, have, 5 * FIX_BOOKS * sizeof *want);
-    backend->ops->close(backend);
+    for (int plain = 0; plain < 2; plain++) {
+        take_form(plain);
+        struct th_backend *backend = must_open(&f->codec);
+        assert_int_equal(backend->ops->codec_encode(backend, samples, count, have, NULL, NULL, NULL), THESPIS_OK);
+        int equal = equal_codes(want, have, values);
+        printf("generated codec, %s: %d of %zu codes equal\n", plain ? "plain" : "split", equal, values);
+        assert_true(equal * 1000.0 >= 995.0 * (double)values);
+        /* A prefix has the same codes: nothing looks ahead. */
+        int32_t prefix[5 * FIX_BOOKS];
+        assert_int_equal(backend->ops->codec_encode(backend, samples, 5 * TH_CODEC_FRAME, prefix, NULL, NULL, NULL), THESPIS_OK);
+        assert_memory_equal(prefix, have, sizeof prefix);
+        backend->ops->close(backend);
+    }
     fix_drop(f);
     free(samples);
     free(want);
@@ -248,17 +265,20 @@ static void shipped_codec(void **state)
     th_cpu_codec_close(&cpu.base, stream);
     assert_int_equal(th_cpu_codec_encode(&cpu.base, one, N * TH_CODEC_FRAME, want, NULL, NULL, NULL), THESPIS_OK);
     fix_close(&cpu);
-    struct th_backend *backend = must_open(codec);
-    assert_int_equal(backend->ops->codec_open(backend, &stream, NULL), THESPIS_OK);
-    decode(backend, stream, drawn, books, N, (int[]){2, 4}, 2, two);
-    backend->ops->codec_close(backend, stream);
-    assert_int_equal(backend->ops->codec_encode(backend, one, N * TH_CODEC_FRAME, have, NULL, NULL, NULL), THESPIS_OK);
-    const double close = snr(one, two, N * TH_CODEC_FRAME);
-    const int equal = equal_codes(want, have, (size_t)count);
-    printf("shipped codec: %.1f dB, %d of %d codes equal\n", close, equal, count);
-    assert_true(close >= 100);
-    assert_int_equal(equal, count);
-    backend->ops->close(backend);
+    for (int plain = 0; plain < 2; plain++) {
+        take_form(plain);
+        struct th_backend *backend = must_open(codec);
+        assert_int_equal(backend->ops->codec_open(backend, &stream, NULL), THESPIS_OK);
+        decode(backend, stream, drawn, books, N, (int[]){2, 4}, 2, two);
+        backend->ops->codec_close(backend, stream);
+        assert_int_equal(backend->ops->codec_encode(backend, one, N * TH_CODEC_FRAME, have, NULL, NULL, NULL), THESPIS_OK);
+        const double close = snr(one, two, N * TH_CODEC_FRAME);
+        const int equal = equal_codes(want, have, (size_t)count);
+        printf("shipped codec, %s: %.1f dB, %d of %d codes equal\n", plain ? "plain" : "split", close, equal, count);
+        assert_true(close >= 100);
+        assert_int_equal(equal, count);
+        backend->ops->close(backend);
+    }
     th_codec_close(codec);
 }
 
