@@ -128,6 +128,12 @@ static __global__ void __launch_bounds__(THREADS, 4) entry_pair(const struct th_
 // ---- down: a block has 16 rows of one column; each warp has a slot, and two segments of the shared expert
 // ------------------------
 
+// Bytes of a row's codes and scales in shared memory, a multiple of 16.
+static __host__ __device__ __forceinline__ int code_row(int n)
+{
+    return (n + n / 32 + 15) / 16 * 16;
+}
+
 // The whole sum of a slot, in column 0.
 static __device__ __forceinline__ void slot_codes(float sum[4], const struct th_cuda_moe &m, int expert, int tile,
                                                   const uint16_t *act, uint8_t *codes, float *scales, int lane)
@@ -186,7 +192,7 @@ template <bool fp8> static __global__ void __launch_bounds__(THREADS, 2) entry_d
         const uint16_t *act = m.act + static_cast<size_t>(entry) * static_cast<size_t>(inner);
         float sum[4] = {};
         if (fp8) {
-            uint8_t *codes = shared + warp * (inner + inner / 32);
+            uint8_t *codes = shared + warp * code_row(inner);
             slot_codes(sum, m, expert, tile, act, codes, reinterpret_cast<float *>(codes + inner), lane);
         } else {
             const unsigned char *at = th_expert_tile(m.experts.down, m.experts.down_bytes, expert, tile, inner / 32, lane);
@@ -227,7 +233,7 @@ template <bool fp8> static cudaError_t entries(const struct th_cuda_launch *laun
     const struct th_cuda_experts *x = &m->experts;
     const dim3 pairs(x->inner / 8, m->columns * m->top_k), rows(x->hidden / 16, m->columns), block(THREADS);
     const size_t codes = fp8 ? static_cast<size_t>(x->hidden + x->hidden / 32) : 0;
-    const size_t acts = fp8 ? static_cast<size_t>(WARPS * (x->inner + x->inner / 32)) : 0;
+    const size_t acts = fp8 ? static_cast<size_t>(WARPS * code_row(x->inner)) : 0;
     if (m->columns <= 2 && x->count <= 256) {
         TH_CUDA_TRY(th_launch(launch, entry_pair<fp8, true, 8>, pairs, block, codes, *m));
     } else {
