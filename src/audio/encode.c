@@ -9,10 +9,10 @@
 static const struct th_audio_format formats[] = {
     {"wav", "wav", "audio/wav", 44100, 0, 1, 1},    {"pcm", "pcm", "audio/pcm", 44100, 0, 1, 0},
     {"mp3", "mp3", "audio/mpeg", 44100, 128, 0, 0}, {"opus", "opus", "audio/ogg", 48000, 64, 0, 0},
-    {"flac", "flac", "audio/flac", 44100, 0, 1, 1},
+    {"flac", "flac", "audio/flac", 44100, 0, 1, 1}, {"aac", "aac", "audio/aac", 44100, 96, 0, 0},
 };
-static const struct th_encode_steps *const steps_of[] = {&th_encode_wav, &th_encode_pcm, &th_encode_mp3, &th_encode_opus,
-                                                         &th_encode_flac};
+static const struct th_encode_steps *const steps_of[] = {&th_encode_wav,  &th_encode_pcm,  &th_encode_mp3,
+                                                         &th_encode_opus, &th_encode_flac, &th_encode_aac};
 #define FORMAT_COUNT (sizeof formats / sizeof *formats)
 
 const struct th_audio_format *th_audio_formats(size_t *count)
@@ -30,7 +30,7 @@ const struct th_audio_format *th_audio_format_find(const char *name)
 
 const char *th_audio_format_names(void)
 {
-    return "wav, pcm, mp3, opus or flac";
+    return "wav, pcm, mp3, opus, flac or aac";
 }
 
 static thespis_status check(const struct th_encoder_options *o, const struct th_audio_format *format, thespis_error *error)

@@ -25,14 +25,14 @@ struct th_audio_format {
 const struct th_audio_format *th_audio_formats(size_t *count);
 /* By name in lower case; NULL when there is no such format. */
 const struct th_audio_format *th_audio_format_find(const char *name);
-/* "wav, pcm, mp3, opus or flac", for messages. */
+/* "wav, pcm, mp3, opus, flac or aac", for messages. */
 const char *th_audio_format_names(void);
 
 struct th_encoder_options {
     const char *format; /* a name from the table */
     int sample_rate;    /* of the output: TH_ENCODE_RATE_MIN to _MAX as the format allows; 0: the format's own */
-    int bitrate;        /* kb/s; 0: the format's own, TH_BITRATE_AUTO for opus only. MP3 at low rates has less: then its most */
-    int streamed;       /* the length is unknown while bytes go out: WAV sizes 0xFFFFFFFF, FLAC total 0 */
+    int bitrate; /* kb/s; 0: the format's own, TH_BITRATE_AUTO for opus only. MP3 and AAC at low rates have less: then their most */
+    int streamed; /* the length is unknown while bytes go out: WAV sizes 0xFFFFFFFF, FLAC total 0 */
 };
 
 struct th_encoder;

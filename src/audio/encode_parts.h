@@ -30,6 +30,6 @@ struct th_encoder {
     size_t waiting;
 };
 
-extern const struct th_encode_steps th_encode_wav, th_encode_pcm, th_encode_mp3, th_encode_opus, th_encode_flac;
+extern const struct th_encode_steps th_encode_wav, th_encode_pcm, th_encode_mp3, th_encode_opus, th_encode_flac, th_encode_aac;
 
 #endif

@@ -10,7 +10,7 @@ const char *th_sound_format_of(const char *path)
 {
     static const struct {
         const char *ending, *format;
-    } endings[] = {{".mp3", "mp3"}, {".opus", "opus"}, {".ogg", "opus"}, {".flac", "flac"}};
+    } endings[] = {{".mp3", "mp3"}, {".opus", "opus"}, {".ogg", "opus"}, {".flac", "flac"}, {".aac", "aac"}};
     size_t n = strlen(path);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t m = strlen(endings[i].ending);

@@ -11,7 +11,7 @@ struct th_sound_file {
     struct th_encoder *encoder;    /* of the others; NULL */
     struct th_bytes ready;         /* what the encoder gave last */
 };
-/* The format that a file's name asks for by its ending (.mp3, .opus, .ogg, .flac), else "wav". */
+/* The format that a file's name asks for by its ending (.mp3, .opus, .ogg, .flac, .aac), else "wav". */
 const char *th_sound_format_of(const char *path);
 /* "wav", "wav32f", "pcm", or another format of encode.h. 0 for rate and bitrate: the format's own. */
 thespis_status th_sound_file_open(const char *path, const char *format, int sample_rate, int bitrate, struct th_sound_file *file,

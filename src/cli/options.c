@@ -73,14 +73,15 @@ static const struct option table[] = {
      "FILE.part."},
     {CLI_ENCODE, "Codes", "--out", "FILE", TEXT, AT(out), 0, 0, NULL, "codes.npy",
      "Where the codes go: NumPy, int64, (codebooks, frames)."},
-    {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm mp3 opus flac", NULL,
-     "wav (16-bit), wav32f (32-bit float), pcm (raw 16-bit little-endian, mono), mp3, opus (Ogg), or flac. Default: what the "
+    {CLI_SPEAK | CLI_DECODE, "Sound", "--format", "FORMAT", CHOICE, AT(format), 0, 0, "wav wav32f pcm mp3 opus flac aac", NULL,
+     "wav (16-bit), wav32f (32-bit float), pcm (raw 16-bit little-endian, mono), mp3, opus (Ogg), flac, or aac (ADTS). Default: "
+     "what the "
      "ending "
-     "of --out says (.mp3, .opus, .ogg, .flac), else wav."},
+     "of --out says (.mp3, .opus, .ogg, .flac, .aac), else wav."},
     {CLI_SPEAK | CLI_DECODE, "Sound", "--sample-rate", "N", INTEGER, AT(sample_rate), 8000, 48000, NULL, NULL,
      "Samples a second. Default: the codec's own 44100; opus always has 48000."},
     {CLI_SPEAK | CLI_DECODE, "Sound", "--bitrate", "N", INTEGER, AT(bitrate), 6, 320, NULL, NULL,
-     "kb/s of mp3 (default: 128) and opus (default: 64)."},
+     "kb/s of mp3 (default: 128), aac (96) and opus (64)."},
 
     {CLI_SPEAK | CLI_INSPECT, "Picture", "--plot", "FILE.png", TEXT, AT(plot), 0, 0, NULL, NULL,
      "Draw a picture: of sound its waveform and spectrogram, with a mark where each chunk begins; of codes and voices their "
@@ -173,7 +174,7 @@ static const struct option table[] = {
     {CLI_SERVE, "Access", "--fetch", NULL, FLAG, SERVER(fetch), 0, 0, NULL, NULL,
      "References may name http(s) URLs of public addresses. Off by default."},
     {CLI_SERVE, "Answers", "--model", "NAME", TEXT, SERVER(model), 0, 0, NULL, "drama-3", "The name that clients see."},
-    {CLI_SERVE, "Answers", "--default-format", "FORMAT", CHOICE, SERVER(default_format), 0, 0, "wav pcm mp3 opus flac", "mp3",
+    {CLI_SERVE, "Answers", "--default-format", "FORMAT", CHOICE, SERVER(default_format), 0, 0, "wav pcm mp3 opus flac aac", "mp3",
      "Of /v1/audio/speech when a client names none."},
     {CLI_SERVE, "Answers", "--strict-model", NULL, FLAG, SERVER(strict_model), 0, 0, NULL, NULL,
      "Other model names are 404. By default any name will do."},

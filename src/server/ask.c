@@ -39,7 +39,7 @@ static const struct th_field openai[] = {
      "A stored voice, \"default\", or one of OpenAI's names, which mean the default voice unless one is stored under that name."},
     {"response_format", TH_FIELD_FORMAT, AT(format), 0, 0, 0, NULL, "mp3", "The format of the audio."},
     {"speed", TH_FIELD_NUMBER, AT(speed), 0.25, 4, 0, NULL, "1", "Only 1 is built in; other values are refused."},
-    {"stream", TH_FIELD_BOOLEAN, AT(stream), 0, 0, 0, NULL, "true for pcm, mp3 and opus, false for wav and flac",
+    {"stream", TH_FIELD_BOOLEAN, AT(stream), 0, 0, 0, NULL, "true for pcm, mp3, opus and aac, false for wav and flac",
      "Send the audio while it is being made."},
     {"stream_format", TH_FIELD_CHOICE, AT(sse), 0, 0, 0, "audio sse", "audio",
      "sse: server-sent events with the audio in base64; implies stream."},

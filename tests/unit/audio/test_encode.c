@@ -335,6 +335,48 @@ static void test_opus(void **state)
     th_bytes_free(&pcm);
 }
 
+/* ADTS: frames one behind the other, each of the rate asked for, as many as give all samples behind the encoder's delay. (No
+ * library that reads AAC may be linked here; tests/long/test_clients.py has it decoded.) */
+static void check_frames(const struct th_bytes *aac, int index, size_t samples, int bits_per_frame)
+{
+    size_t frames = 0;
+    for (size_t at = 0; at < aac->count; frames++) {
+        const uint8_t *p = aac->at + at;
+        assert_true(at + 7 <= aac->count);
+        assert_int_equal(p[0] << 4 | p[1] >> 4, 0xFFF);
+        assert_int_equal(p[2] >> 6, 1);                   /* low complexity */
+        assert_int_equal(p[2] >> 2 & 15, index);          /* of the rate */
+        assert_int_equal((p[2] & 1) << 2 | p[3] >> 6, 1); /* channels */
+        at += (size_t)((p[3] & 3) << 11 | p[4] << 3 | p[5] >> 5);
+        assert_true(at <= aac->count);
+    }
+    assert_int_equal(frames, (samples + 1600 + 1023) / 1024);
+    double bits = 8.0 * (double)aac->count / (double)frames;
+    if (!(bits > 0.9 * bits_per_frame && bits < 1.1 * bits_per_frame)) fail_msg("%.0f bits a frame, not %d", bits, bits_per_frame);
+}
+
+static void test_aac(void **state)
+{
+    (void)state;
+    static const struct {
+        int rate, index, bitrate, got;
+    } cases[] = {{0, 4, 0, 96},      {44100, 4, 64, 64}, {44100, 4, 160, 160}, {44100, 4, 320, 160}, {48000, 3, 128, 128},
+                 {32000, 5, 96, 96}, {24000, 6, 96, 96}, {22050, 7, 48, 48},   {16000, 8, 0, 96},    {12000, 9, 0, 72},
+                 {11025, 10, 0, 66}, {8000, 11, 0, 48},  {8000, 11, 16, 16}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct th_bytes whole = {0}, stream = {0};
+        encode(&(struct th_encoder_options){"aac", cases[c].rate, cases[c].bitrate, 0}, sound, COUNT, 0, &whole);
+        encode(&(struct th_encoder_options){"aac", cases[c].rate, cases[c].bitrate, 1}, sound, COUNT, 0, &stream);
+        assert_int_equal(whole.count, stream.count);
+        assert_memory_equal(whole.at, stream.at, whole.count);
+        int rate = cases[c].rate != 0 ? cases[c].rate : 44100;
+        print_message("aac %d Hz %d kb/s: %zu bytes\n", rate, cases[c].bitrate, whole.count);
+        check_frames(&whole, cases[c].index, th_rate_length(COUNT, 44100, rate), cases[c].got * 1000 * 1024 / rate);
+        th_bytes_free(&whole);
+        th_bytes_free(&stream);
+    }
+}
+
 /* The first burst of speech, four frames, already gives bytes to play. */
 static void test_first_burst(void **state)
 {
@@ -354,6 +396,33 @@ static void test_first_burst(void **state)
         th_encoder_close(e); /* in the middle */
         th_bytes_free(&out);
     }
+}
+
+/* Noise and steps at full scale, far from speech: encoders written for speech must stand them. */
+static void test_loud(void **state)
+{
+    (void)state;
+    enum { LOUD = 20000 };
+    static float loud[LOUD];
+    uint32_t noise = 1;
+    for (int i = 0; i < LOUD; i++) {
+        noise = noise * 1664525u + 1013904223u;
+        loud[i] = i < LOUD / 2 ? (float)(int32_t)noise / 0x1p31f : i / 37 % 2 ? 1.0f : -1.0f;
+    }
+    size_t formats;
+    const struct th_audio_format *format = th_audio_formats(&formats);
+    static const int rates[] = {8000, 44100, 48000}, bitrates[] = {0, 16, 160};
+    for (size_t f = 0; f < formats; f++)
+        for (int r = 0; r < 3; r++)
+            for (int b = 0; b < 3; b++) {
+                struct th_encoder_options o = {format[f].name, rates[r], format[f].bitrate > 0 ? bitrates[b] : 0, 1};
+                if (strcmp(o.format, "opus") == 0) o.sample_rate = 0;
+                if (strcmp(o.format, "mp3") == 0 && o.bitrate == 16 && o.sample_rate != 8000) o.bitrate = 32;
+                struct th_bytes out = {0};
+                encode(&o, loud, LOUD, 0, &out);
+                assert_true(out.count > 400);
+                th_bytes_free(&out);
+            }
 }
 
 static void test_silence_and_nothing(void **state)
@@ -384,7 +453,7 @@ static void refused(struct th_encoder_options o, thespis_status status, const ch
 static void test_refusals(void **state)
 {
     (void)state;
-    refused((struct th_encoder_options){.format = "aac"}, THESPIS_UNSUPPORTED, "wav, pcm, mp3, opus or flac");
+    refused((struct th_encoder_options){.format = "vorbis"}, THESPIS_UNSUPPORTED, "wav, pcm, mp3, opus, flac or aac");
     refused((struct th_encoder_options){.format = "MP3"}, THESPIS_UNSUPPORTED, "'MP3'");
     refused((struct th_encoder_options){"wav", 7999, 0, 0}, THESPIS_INVALID, "7999");
     refused((struct th_encoder_options){"wav", 48001, 0, 0}, THESPIS_INVALID, "48001");
@@ -394,6 +463,8 @@ static void test_refusals(void **state)
     refused((struct th_encoder_options){"mp3", 0, -1, 0}, THESPIS_INVALID, "320");
     refused((struct th_encoder_options){"mp3", 8000, 60, 0}, THESPIS_INVALID, "56 and 64");
     refused((struct th_encoder_options){"mp3", 0, 321, 0}, THESPIS_INVALID, "320");
+    refused((struct th_encoder_options){"aac", 12345, 0, 0}, THESPIS_INVALID, "44100");
+    refused((struct th_encoder_options){"aac", 0, 15, 0}, THESPIS_INVALID, "16 to 160");
     refused((struct th_encoder_options){"opus", 24000, 0, 0}, THESPIS_INVALID, "48000");
     refused((struct th_encoder_options){"opus", 0, 600, 0}, THESPIS_INVALID, "600");
     refused((struct th_encoder_options){"opus", 0, 5, 0}, THESPIS_INVALID, "6 to 256");
@@ -465,7 +536,9 @@ int main(void)
         cmocka_unit_test(test_flac_header),
         cmocka_unit_test(test_mp3),
         cmocka_unit_test(test_opus),
+        cmocka_unit_test(test_aac),
         cmocka_unit_test(test_first_burst),
+        cmocka_unit_test(test_loud),
         cmocka_unit_test(test_silence_and_nothing),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_quiet),

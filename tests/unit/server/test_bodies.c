@@ -83,7 +83,7 @@ static void json_bodies(void **state)
     refuses(JSON("{\"input\":\"Hi.\",\"stream\":1}"), "stream", "");
     refuses(JSON("{\"input\":\"Hi.\",\"seed\":-1}"), "seed", "-1");
     refuses(JSON("{\"input\":\"Hi.\",\"temperature\":\"1.0\"}"), "temperature", "not a string");
-    refuses(JSON("{\"input\":\"Hi.\",\"response_format\":\"aac\"}"), "response_format", "mp3");
+    refuses(JSON("{\"input\":\"Hi.\",\"response_format\":\"midi\"}"), "response_format", "mp3");
 }
 
 static void msgpack_bodies(void **state)
