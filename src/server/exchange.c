@@ -272,7 +272,7 @@ enum MHD_Result th_exchange_handle(void *server, struct MHD_Connection *connecti
     }
     x->keep_open = 1;
     if (!th_link_set(x->link, TH_LINK_WORK, 0)) return MHD_NO;
-    th_link_watch(x->link, th_speech_gone, x);
+    th_link_watch(x->link, th_speech_gone, th_speech_late, x);
     return x->route->handle(x);
 }
 
@@ -284,7 +284,7 @@ void th_exchange_completed(void *server, struct MHD_Connection *connection, void
     if (x == NULL) return;
     *exchange = NULL;
     if (x->link != NULL) {
-        th_link_watch(x->link, NULL, NULL);
+        th_link_watch(x->link, NULL, NULL, NULL);
         th_link_set(x->link, TH_LINK_IDLE, s->options.idle_timeout);
     }
     th_speech_end_all(x);

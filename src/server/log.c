@@ -106,7 +106,7 @@ void th_log_access(struct th_exchange *x, enum MHD_RequestTerminationCode code)
         x->status = info != NULL && info->http_status != 0 ? (int)info->http_status : 499;
     }
     if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->status < 400 && !x->out.failed) x->status = 499;
-    if (x->finish == THESPIS_FINISH_CANCELLED) x->status = 499;
+    if (x->finish == THESPIS_FINISH_CANCELLED && x->status != 429) x->status = 499;
     th_metrics_request(&s->metrics, route, x->status, x->sent, seconds);
     if (strcmp(s->options.access_log, "off") == 0) return;
     stamp(when);

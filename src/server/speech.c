@@ -137,6 +137,7 @@ static thespis_status join(struct th_speech *s, struct th_fault *fault)
     while (slot < TH_EXCHANGE_SPEECHES && x->speeches[slot] != NULL) slot++;
     if (slot < TH_EXCHANGE_SPEECHES) x->speeches[slot] = s;
     pthread_mutex_unlock(&x->mutex);
+    th_link_set(x->link, TH_LINK_WORK, x->server->options.max_queue_seconds);
     if (slot == TH_EXCHANGE_SPEECHES) return th_fault_set(fault, 500, NULL, "too many at once for one request");
     if (th_link_gone(x->link)) thespis_request_cancel(s->request);
     return THESPIS_OK;
@@ -204,6 +205,30 @@ void th_speech_gone(void *exchange)
     pthread_mutex_unlock(&x->mutex);
 }
 
+void th_speech_late(void *exchange)
+{
+    struct th_exchange *x = exchange;
+    pthread_mutex_lock(&x->mutex);
+    for (int i = 0; i < TH_EXCHANGE_SPEECHES; i++) {
+        struct th_speech *s = x->speeches[i];
+        thespis_outcome outcome = {.size = sizeof outcome};
+        if (s == NULL) continue;
+        thespis_request_get_outcome(s->request, &outcome, NULL);
+        if (outcome.queue_seconds > 0) continue; /* it has its lane */
+        s->late = 1;
+        thespis_request_cancel(s->request);
+    }
+    pthread_mutex_unlock(&x->mutex);
+}
+
+static int gave_up(struct th_speech *s)
+{
+    pthread_mutex_lock(&s->x->mutex);
+    int late = s->late;
+    pthread_mutex_unlock(&s->x->mutex);
+    return late;
+}
+
 /* ---- audio ------------------------------------------------------------------------------------------------------------------- */
 
 /* Would a listener who began with the first audio have had to wait? Only time that we took counts, not a slow reader's. */
@@ -224,6 +249,12 @@ static void keep_time(struct th_speech *s, double asked, size_t count)
 static thespis_status failed(struct th_speech *s, thespis_error *error, struct th_fault *fault)
 {
     thespis_request_get_outcome(s->request, &s->outcome, NULL);
+    if (error->status == THESPIS_CANCELLED && gave_up(s)) {
+        th_fault_set(fault, 429, NULL, "The request has waited %g seconds in the queue.", s->x->server->options.max_queue_seconds);
+        fault->code = "queue_full";
+        fault->retry_after = 1;
+        return THESPIS_BUSY;
+    }
     th_fault_from(fault, error, "", NULL);
     /* All that a client can mend is refused at the start. */
     if (error->status == THESPIS_INVALID) fault->http = 500;

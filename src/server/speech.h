@@ -28,6 +28,7 @@ struct th_speech {
     uint64_t samples, most_samples;
     double play_at, waited; /* when a listener has heard all so far; seconds of silence that had to wait for us */
     int ended;              /* the last bytes are out */
+    int late;               /* given up in line; under x->mutex */
     thespis_outcome outcome;
 };
 
@@ -45,6 +46,8 @@ void th_speech_end(struct th_speech *speech);
 void th_speech_end_all(struct th_exchange *x);
 /* A th_gone: the client has left this exchange. */
 void th_speech_gone(void *exchange);
+/* Another: what still waits for a lane has waited long enough. */
+void th_speech_late(void *exchange);
 
 /* stream.c */
 /* Answers with the speech, streamed or whole. */

@@ -23,7 +23,7 @@ struct th_link {
     int fd;
     enum th_link_state state;
     double deadline; /* by th_now; 0: none */
-    th_gone gone;
+    th_gone gone, late;
     void *context;
     int has_gone;
 };
@@ -97,6 +97,11 @@ static void end_late(struct th_watch *w, double now)
 {
     for (struct th_link *l = w->links; l != NULL; l = l->next) {
         if (!is_late(l, now)) continue;
+        if (l->state == TH_LINK_WORK) {
+            l->deadline = 0;
+            if (l->late != NULL) l->late(l->context);
+            continue;
+        }
         if (l->state == TH_LINK_BODY && w->late_answer != NULL) abort_link(l, w->late_answer);
         end_link(l);
     }
@@ -282,11 +287,12 @@ int th_link_set(struct th_link *l, enum th_link_state state, double seconds)
     return !over;
 }
 
-void th_link_watch(struct th_link *l, th_gone gone, void *context)
+void th_link_watch(struct th_link *l, th_gone gone, th_gone late, void *context)
 {
     struct th_watch *w = l->watch;
     pthread_mutex_lock(&w->mutex);
     l->gone = gone;
+    l->late = late;
     l->context = context;
     if (gone == NULL)
         l->has_gone = w->ending;

@@ -15,7 +15,8 @@ enum th_link_state {
     TH_LINK_OVER     /* ended by us; only closing is left */
 };
 
-/* Called when the client has gone, from the watching thread, with the watch's mutex held: it may not come back here. */
+/* Called when the client has gone, or when our own work has taken the seconds it was given, from the watching thread, with the
+ * watch's mutex held: it may not come back here. */
 typedef void (*th_gone)(void *context);
 
 struct th_watch;
@@ -35,8 +36,8 @@ void th_link_close(struct th_link *link);
 
 /* Moves on; the state lasts for at most `seconds`, 0: as long as it takes. 0 is returned when the link is over already. */
 int th_link_set(struct th_link *link, enum th_link_state state, double seconds);
-/* Does one look for the client's leaving in the present state and the following ones? gone may be NULL: nobody asks. */
-void th_link_watch(struct th_link *link, th_gone gone, void *context);
+/* Whom to tell, from now on, of the client's leaving and of late work. NULL: nobody asks. */
+void th_link_watch(struct th_link *link, th_gone gone, th_gone late, void *context);
 /* Has the client gone? */
 int th_link_gone(struct th_link *link);
 /* Keeps the socket open for a moment after the server has closed it and reads what still comes, so that an answer given before a
