@@ -44,7 +44,7 @@ if(cuda_kind STREQUAL "nvcc")
     list(APPEND cuda_host -Werror)
   endif()
   list(JOIN cuda_host "," cuda_host)
-  set(cuda_command ${cuda_launcher} ${THESPIS_NVCC} -std=c++17 -O3 -Xcompiler ${cuda_host})
+  set(cuda_command ${cuda_launcher} ${THESPIS_NVCC} -std=c++17 -O3 -Xptxas -v -Xcompiler ${cuda_host})
   foreach(arch ${THESPIS_CUDA_ARCHS})
     list(APPEND cuda_command -gencode arch=compute_${arch},code=sm_${arch})
   endforeach()
@@ -76,13 +76,17 @@ function(cuda_kernels out)
     get_filename_component(name ${source} NAME_WE)
     set(object ${CMAKE_BINARY_DIR}/kernels/${name}.o)
     set(options)
+    set(logged)
+    if(cuda_kind STREQUAL "nvcc") # scripts/check-launch-limits reads the log
+      set(logged ${CMAKE_SOURCE_DIR}/scripts/nvcc-logged ${object}.usage)
+    endif()
     if(cuda_kind STREQUAL "nvcc" AND name MATCHES "^(draw)$")
       set(options -fmad=false)
     endif()
     add_custom_command(
       OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/kernels
-      COMMAND ${cuda_command} ${options} -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/tests -MD -MF
+      COMMAND ${logged} ${cuda_command} ${options} -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/tests -MD -MF
               ${object}.d -c ${source} -o ${object}
       DEPENDS ${source}
       DEPFILE ${object}.d

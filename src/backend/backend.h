@@ -133,6 +133,8 @@ thespis_status th_cuda_backend_open(const struct th_model *model, const struct t
 /* Checks every kernel's promises on a device (backend/cuda/contract.h). `fault`: 0, or the gate that a test breaks. One line for
  * each thing that was checked or is broken; *broken counts the latter. */
 typedef void (*th_backend_line)(void *context, const char *line);
+/* The register of kernels, a line "THREADS SHARED_BYTES NAME" each; needs no device. */
+void th_cuda_list_kernels(th_backend_line line, void *context);
 thespis_status th_cuda_check_kernels(int device, int fault, th_backend_line line, void *context, int *broken, thespis_error *error);
 /* THESPIS_OK when th_cuda_backend_open has a chance: a device is there, the kernels have this model's shape and precision. */
 thespis_status th_cuda_backend_fits(const struct th_model *model, const struct th_backend_options *options, thespis_error *error);

@@ -15,6 +15,10 @@ static int check_kernels(const struct cli_settings *s)
 {
     thespis_error error;
     int broken = 0;
+    if (s->word_count == 2) { /* kernels list */
+        th_check_list_kernels(print_line, NULL);
+        return fflush(stdout) != 0;
+    }
     if (th_check_kernels(s->device, print_line, NULL, &broken, &error) != THESPIS_OK) return cli_fail(&error);
     printf("%d broken\n", broken);
     return fflush(stdout) != 0 || broken > 0;
@@ -24,6 +28,7 @@ int cli_check(const struct cli_settings *settings)
 {
     const struct cli_settings *s = settings;
     if (s->word_count == 1 && strcmp(s->words[0], "kernels") == 0) return check_kernels(s);
+    if (s->word_count == 2 && strcmp(s->words[0], "kernels") == 0 && strcmp(s->words[1], "list") == 0) return check_kernels(s);
     if (s->word_count != (s->check_codec != NULL ? 1 : 2))
         return cli_misuse("check takes CHECKPOINT and REQUEST.json, or CHECKPOINT and --codec FILE");
     struct cli_settings with = *s;

@@ -52,11 +52,11 @@ const struct cli_command cli_commands[] = {
      "  thespis inspect recording anna.wav --plot anna.png\n"
      "  thespis inspect tokens --json \"Hello there.\"\n",
      cli_inspect},
-    {"check", CLI_CHECK, "check CHECKPOINT REQUEST.json [options] | check kernels",
+    {"check", CLI_CHECK, "check CHECKPOINT REQUEST.json [options] | check kernels [list]",
      "compare the network with the reference, value by value",
      "Runs a request over forced frames and writes every layer's output under the names\n"
      "that tools/oracle uses; compares with such a folder. With --codec: the codec.\n"
-     "kernels: the promises of the CUDA backend's kernels, on --device.",
+     "kernels: the promises of the CUDA backend's kernels, on --device; list: their sizes.",
      "  thespis check CKPT request.json --no-act-quant --frames labels.npy --out ours --against oracle\n", cli_check},
     {"convert", CLI_CONVERT, "convert codec codec.pth codec.safetensors", "rewrite the codec's file so that it maps at once",
      "Folds the weights of a codec.pth and writes them as codec.safetensors, which every\n"

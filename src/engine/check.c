@@ -577,3 +577,12 @@ thespis_status th_check_kernels(int device, th_check_line line, void *context, i
     return th_fail(error, THESPIS_UNSUPPORTED, "this build has no CUDA kernels to check");
 #endif
 }
+
+void th_check_list_kernels(th_check_line line, void *context)
+{
+#ifdef TH_HAVE_CUDA
+    th_cuda_list_kernels(line, context);
+#else
+    (void)line, (void)context;
+#endif
+}

@@ -25,6 +25,8 @@ typedef void (*th_check_line)(void *context, const char *line);
 thespis_status th_check_run(const struct th_check_options *options, th_check_line line, void *context, int *differences,
                             thespis_error *error);
 
+/* The CUDA backend's register of kernels, a line "THREADS SHARED_BYTES NAME" each; none in a build without it. */
+void th_check_list_kernels(th_check_line line, void *context);
 /* The promises of the CUDA backend's kernels, on device `device`: a line for each; *broken counts those that do not hold. */
 thespis_status th_check_kernels(int device, th_check_line line, void *context, int *broken, thespis_error *error);
 

@@ -210,3 +210,14 @@ thespis_status th_cuda_check_kernels(int device, int fault, th_backend_line line
     cudaStreamDestroy(launch.stream);
     return status;
 }
+
+void th_cuda_list_kernels(th_backend_line line, void *context)
+{
+    const struct th_cuda_kernel *list;
+    for (size_t i = 0; (list = th_cuda_kernel_list(i)) != NULL; i++)
+        for (; list->name != NULL; list++) {
+            char text[300];
+            snprintf(text, sizeof text, "%d %zu %s", list->threads, list->shared, list->name);
+            line(context, text);
+        }
+}

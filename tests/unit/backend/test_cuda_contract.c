@@ -56,6 +56,17 @@ static int is_registered(const char *name, size_t length)
     return 0;
 }
 
+/* What follows the parentheses that open at `at`, and white space. */
+static char *behind_parentheses(char *at)
+{
+    int depth = 0;
+    do {
+        depth += (*at == '(') - (*at == ')');
+        at++;
+    } while (depth > 0 && *at != '\0');
+    return at + strspn(at, " \n");
+}
+
 /* Names of functions declared __global__ in a file; *found counts them. */
 static void check_file(const char *path, int *found)
 {
@@ -72,7 +83,7 @@ static void check_file(const char *path, int *found)
             char *name = strstr(end, "void ");
             assert_non_null(name);
             name += 5;
-            if (strncmp(name, "__launch_bounds__(", 18) == 0) name = strchr(name, ')') + 2;
+            if (strncmp(name, "__launch_bounds__(", 18) == 0) name = behind_parentheses(name + 17);
             size_t length = strcspn(name, "( \n");
             if (!is_registered(name, length))
                 fail_msg("%s: kernel %.*s is not in its TH_CUDA_KERNELS list", path, (int)length, name);
