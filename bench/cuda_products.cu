@@ -117,9 +117,7 @@ static void make(void)
 // ----------------------------------------------------------------------------------------------------------------
 
 static int early = 1;
-static size_t ahead;       // bytes of the next product that are asked into the cache
-static size_t counted;     // bytes of weights of the launches since it was cleared
-static const void *coming; // where the next product's weights will lie
+static size_t counted; // bytes of weights of the launches since it was cleared
 
 static struct th_cuda_matrix matrix(int rows, int cols)
 {
@@ -127,7 +125,6 @@ static struct th_cuda_matrix matrix(int rows, int cols)
     if (d.used + bytes > weight_bytes) d.used = 0;
     struct th_cuda_matrix w = {d.weights + d.used, rows, cols};
     d.used += bytes;
-    coming = d.weights + (d.used + (static_cast<size_t>(64) << 20) > weight_bytes ? 0 : d.used);
     counted += bytes;
     return w;
 }
@@ -147,10 +144,6 @@ static void product(int rows, int cols, int columns, int input, const uint16_t *
     p.eps = 1e-6f;
     p.normed = d.normed;
     p.first = d.handed;
-    if (ahead > 0) {
-        p.next = coming;
-        p.next_bytes = ahead;
-    }
     p.outputs = 1;
     p.output[0] = {kind, out_rows, out, kind == TH_CUDA_SILU ? out_rows / 2 : out_rows};
     if (rows == 1296) { // router | shared gate and up | gate of the shared expert
@@ -186,10 +179,6 @@ static void moe(int columns, const uint16_t *router)
     m.shared = d.shared;
     m.groups = d.groups;
     m.stream = d.stream;
-    if (ahead > 0) {
-        m.next = coming;
-        m.next_bytes = ahead;
-    }
     CHECK(th_cuda_moe(&launch, &m));
     double some = 1; // share of experts that columns of independent choices touch
     for (int i = 0; i < columns; i++) some *= 1 - static_cast<double>(TOP_K) / EXPERTS;
@@ -324,17 +313,14 @@ static void kinds(int columns)
 
 static void frames(int columns)
 {
-    for (int setting = 0; setting < 6; setting++) {
-        early = setting > 0;
-        ahead = setting < 2 ? 0 : static_cast<size_t>(2) << (20 + setting - 2);
+    for (early = 0; early < 2; early++) {
         const float ms = timed([&] { frame(columns, 1); }, 9);
-        printf("frame, %2d columns, early %d, ahead %2zu MB: %.3f ms = %.0f columns/s, %.3f TB/s, %.0f %% of reads (%.3f ms)\n",
-               columns, early, ahead >> 20, static_cast<double>(ms), columns / (static_cast<double>(ms) * 1e-3),
+        printf("frame, %2d columns, early %d: %.3f ms = %.0f columns/s, %.3f TB/s, %.0f %% of reads (%.3f ms)\n", columns, early,
+               static_cast<double>(ms), columns / (static_cast<double>(ms) * 1e-3),
                static_cast<double>(counted) / static_cast<double>(ms) * 1e-9,
                static_cast<double>(counted) / static_cast<double>(ms) * 1e5 / bound, static_cast<double>(counted) / bound * 1e3);
     }
     early = 1;
-    ahead = 0;
 }
 
 static void prefill(int columns)

@@ -42,8 +42,6 @@ struct th_cuda_moe {
     uint16_t *shared; /* [columns][H]: the shared expert's down; only beyond TH_CUDA_ENTRY_COLUMNS */
     int32_t *groups;  /* [th_cuda_groups_ints(experts, entries)]; only beyond TH_CUDA_ENTRY_COLUMNS */
     uint16_t *stream; /* [columns][H]: stream = bf16(stream + y), in place; NULL: none */
-    const void *next; /* as in product.h */
-    size_t next_bytes;
     uint16_t *branch; /* [columns][H]: y itself, for checks; NULL: none */
 };
 

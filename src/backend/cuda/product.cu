@@ -1,7 +1,7 @@
-// product.cu - products of few columns: up to 8 (one lane to eight), and up to 32. A block has 16 rows; its eight warps have two
-// segments of the inputs each. Weights are read once and lie packed, so each warp copies its own stretch into a ring in shared
-// memory that nobody else reads: no meeting of warps until the sums are added. The ring is filled before the dependency wait; with
-// a second and third block on a multiprocessor some 200 KB are under way there while the kernel before ends.
+// product.cu - products of few columns: up to 8 (one lane to eight), and up to 32. A block has tiles of 16 rows; its eight warps
+// have two segments of the inputs each. Weights are read once and lie packed, so each warp copies its own stretch into a ring in
+// shared memory that nobody else reads: warps meet only to add their sums. The rings are filled before the dependency wait and are
+// small enough that blocks of the next kernel find room beside them: its weights are under way while this one ends.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/norm.h"
 #include "backend/cuda/product_parts.cuh"
@@ -9,42 +9,42 @@
 
 #define WARPS 8
 #define THREADS (WARPS * 32)
-#ifndef RING
-#define RING 8 // tiles of 1,024 bytes that a warp has under way
-#endif
-#ifndef FEW_BLOCKS
-#define FEW_BLOCKS 3 // of a multiprocessor
-#endif
-#define RINGS (WARPS * SLICE)
 #define SUM_ROW 20 // floats from column to column of a segment's sums in shared memory: 16, and no two lanes in one bank
 #define GROUP_SUMS (8 * SUM_ROW)
-#define SLICE (RING * 1024 < 5120 ? 5120 : RING * 1024) // bytes of a warp: its ring, or sums of 32 columns
+#ifndef BLOCKS_EACH
+#define BLOCKS_EACH 2 // of a multiprocessor, when a product has more tiles than that
+#endif
+#ifndef SMALL_RING
+#define SMALL_RING 4
+#endif
+#ifndef LARGE_RING
+#define LARGE_RING 8
+#endif
 
-// A warp's two segments, taken in turn: tile i of the walk is tile i / 2 of segment 2 * warp + i % 2, while both last.
+// A warp's two segments: `first` is the first tile of both together, in a row of tiles; numbers of tiles. Round i of a row of tiles
+// is tile i of both segments, while they last.
 struct walk {
-    int first, second, count[2]; // first tiles (of the row of tiles), numbers of tiles
+    int first, count[2], rounds;
 };
 // equal > 0: every segment has that many tiles, and the loops are rolled out.
 template <int equal> static __device__ __forceinline__ struct walk walk_of(int warp, int steps)
 {
-    if (equal > 0) return {2 * warp * equal, (2 * warp + 1) * equal, {equal, equal}};
-    const int first = th_segment(2 * warp, steps), second = th_segment(2 * warp + 1, steps);
-    return {first, second, {second - first, th_segment(2 * warp + 2, steps) - second}};
+    if (equal > 0) return {2 * warp * equal, {equal, equal}, equal};
+    const int first = th_segment(2 * warp, steps), second = th_segment(2 * warp + 1, steps), end = th_segment(2 * warp + 2, steps);
+    return {first, {second - first, end - second}, max(second - first, end - second)};
 }
 
-// Starts the copies of round i of the walk into its slots of the ring. A round is one group of copies.
-static __device__ __forceinline__ void copy_round(unsigned char *ring, const unsigned char *tiles, const struct walk &w, int i)
+// Starts the copies of round i of a row of tiles, of which `row` is the warp's first, into a slot of the ring.
+static __device__ __forceinline__ void copy_round(unsigned char *slot, const unsigned char *row, const struct walk &w, int i)
 {
-    unsigned char *slot = ring + i % (RING / 2) * 2048;
     if (i < w.count[0]) {
-        th_copy_async(slot, tiles + static_cast<size_t>(w.first + i) * TH_TILE_BYTES);
-        th_copy_async(slot + 512, tiles + static_cast<size_t>(w.first + i) * TH_TILE_BYTES + 512);
+        th_copy_async(slot, row + i * TH_TILE_BYTES);
+        th_copy_async(slot + 512, row + i * TH_TILE_BYTES + 512);
     }
     if (i < w.count[1]) {
-        th_copy_async(slot + 1024, tiles + static_cast<size_t>(w.second + i) * TH_TILE_BYTES);
-        th_copy_async(slot + 1536, tiles + static_cast<size_t>(w.second + i) * TH_TILE_BYTES + 512);
+        th_copy_async(slot + 1024, row + (w.count[0] + i) * TH_TILE_BYTES);
+        th_copy_async(slot + 1536, row + (w.count[0] + i) * TH_TILE_BYTES + 512);
     }
-    th_copy_commit();
 }
 
 // ---- up to 8 columns: inputs in shared memory, [columns][stride] ----------------------------------------------------------------
@@ -75,7 +75,9 @@ static __device__ __forceinline__ void copy_rows(const uint16_t *x, int x_stride
 {
 #pragma unroll
     for (int c = 0; c < most; c++) squares[c] = 0.0f;
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < n; i += THREADS * 8) {
+    for (int turn = 0; turn < n; turn += THREADS * 8) {
+        const int i = turn + static_cast<int>(threadIdx.x) * 8;
+        if (i >= n) break;
         uint4 v[most];
 #pragma unroll
         for (int c = 0; c < most; c++)
@@ -156,12 +158,7 @@ static __device__ __forceinline__ void multiply(float sum[4], const unsigned cha
     th_mma_bf16(sum, th_load_16(slot + 512), b.z, b.w);
 }
 
-// Where a segment's sums lie once its warp is done with its ring: [groups][8 columns][SUM_ROW] floats.
-static __device__ __forceinline__ float *sums_of(unsigned char *shared, int segment, int groups)
-{
-    return reinterpret_cast<float *>(shared) + segment / 2 * (SLICE / 4) + segment % 2 * groups * GROUP_SUMS;
-}
-
+// A segment's sums of up to eight columns: [8 columns][SUM_ROW].
 static __device__ __forceinline__ void keep_sums(float *sums, const float sum[4], int g, int q)
 {
     float *at = sums + 2 * q * SUM_ROW + g;
@@ -171,35 +168,50 @@ static __device__ __forceinline__ void keep_sums(float *sums, const float sum[4]
     at[SUM_ROW + 8] = sum[3];
 }
 
-// The segments' sums of row r and column c, added in order.
-static __device__ __forceinline__ float add_segments(unsigned char *shared, int groups, int c, int r)
+// Sums of one value, `distance` apart, added in order.
+static __device__ __forceinline__ float add_segments(const float *sums, int distance)
 {
     float sum = 0.0f;
 #pragma unroll
-    for (int s = 0; s < TH_SEGMENTS; s++) sum = __fadd_rn(sum, sums_of(shared, s, groups)[c * SUM_ROW + r]);
+    for (int s = 0; s < TH_SEGMENTS; s++) sum = __fadd_rn(sum, sums[s * distance]);
     return sum;
 }
 
-// one: a single column.
-template <int input, int equal, bool one>
-static __global__ void __launch_bounds__(THREADS, input == TH_CUDA_JOIN && !one ? 2 : FEW_BLOCKS)
+// Where round `round` of a row of tiles lies when rounds run on into the rows after it: *round becomes the one in that row.
+static __device__ __forceinline__ int rows_later(int *round, int rounds)
+{
+    int later = 0;
+    for (; *round >= rounds; *round -= rounds) later++;
+    return later;
+}
+
+// ring: tiles of 1,024 bytes that a warp has under way. one: a single column. A block has the row tiles blockIdx.x + k gridDim.x.
+template <int input, int equal, int ring, bool one>
+static __global__ void __launch_bounds__(THREADS, input == TH_CUDA_JOIN || !one ? 2 : 4)
     few(const struct th_cuda_product p, int stride)
 {
+    constexpr int ahead = ring / 2, each = one ? 16 : GROUP_SUMS; // rounds under way; floats of a segment
     TH_DYNAMIC_SHARED(unsigned char, shared);
-    __shared__ float sums[input == TH_CUDA_JOIN ? 3 : 1][8 * WARPS]; // of norms
-    uint16_t *inputs = reinterpret_cast<uint16_t *>(shared + RINGS);
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
-    const int steps = equal > 0 ? equal * TH_SEGMENTS : p.w.cols / 32;
+    __shared__ float squares[input == TH_CUDA_JOIN ? 3 : 1][8 * WARPS];
+    float *const sums = reinterpret_cast<float *>(shared + WARPS * ring * 1024); // [2][segments][each]
+    uint16_t *const inputs = reinterpret_cast<uint16_t *>(sums + 2 * TH_SEGMENTS * each);
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4, q = lane % 4;
+    const int steps = equal > 0 ? equal * TH_SEGMENTS : p.w.cols / 32, tiles = p.w.rows / 16, blocks = static_cast<int>(gridDim.x);
     const struct extent e = {one ? 1 : p.columns, steps * 32, one ? steps * 32 : stride};
     const struct walk w = walk_of<equal>(warp, steps);
-    const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
-                                 static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
-    unsigned char *ring = shared + warp * SLICE + lane * 16;
+    const size_t row_bytes = static_cast<size_t>(steps) * TH_TILE_BYTES, row_step = row_bytes * gridDim.x;
+    const unsigned char *row =
+        static_cast<const unsigned char *>(p.w.tiles) + row_bytes * blockIdx.x + (w.first * TH_TILE_BYTES + lane * 16);
+    unsigned char *const mine = shared + warp * ring * 1024 + lane * 16;
+    int tile = static_cast<int>(blockIdx.x);
 #pragma unroll
-    for (int i = 0; i < RING / 2; i++) copy_round(ring, tiles, w, i);
+    for (int i = 0; i < ahead; i++) {
+        int round = i;
+        const int later = w.rounds > 0 ? rows_later(&round, w.rounds) : 0;
+        if (tile + later * blocks < tiles) copy_round(mine + i * 2048, row + later * row_step, w, round);
+        th_copy_commit();
+    }
     th_dependency_release();
-    if (threadIdx.x == 0) th_prefetch_share(p.next, p.next_bytes);
-    const struct th_tile_output out = th_find_output(p, static_cast<int>(blockIdx.x));
     struct row_norm norms[3];
     if (input == TH_CUDA_NORM) norms[0] = norm_of(p.norm, e.cols);
     if (input == TH_CUDA_JOIN) {
@@ -208,34 +220,51 @@ static __global__ void __launch_bounds__(THREADS, input == TH_CUDA_JOIN && !one 
         norms[2] = norm_of(p.first2, e.cols / 2);
     }
     th_dependency_wait();
-    // Threads 0..16*columns-1 write: row thread % 16 of column thread / 16.
-    const int r = static_cast<int>(threadIdx.x) % 16, c = static_cast<int>(threadIdx.x) / 16;
-    const float old = c < e.columns ? th_old_output(out, c, r) : 0.0f;
-    stage<input, one ? 1 : 8>(p, e, norms, inputs, sums[0]);
+    stage<input, one ? 1 : 8>(p, e, norms, inputs, squares[0]);
 
-    const uint16_t *x = inputs + g * e.stride + q * 8;
-    const int rounds = max(w.count[0], w.count[1]); // they differ by one at most
-    const bool mine = g < e.columns;
-    float sum[2][4] = {};
+    // Threads 0..16*columns-1 write: row thread % 16 of column thread / 16.
+    const int r = thread % 16, c = thread / 16;
+    const uint16_t *x = inputs + g * e.stride + w.first * 32 + q * 8;
+    const bool in_use = one ? lane < 4 : g < e.columns;
+    int slot = 0;
+    for (int turn = 0; tile < tiles; tile += blocks, row += row_step, turn++) {
+        struct th_tile_output out = {};
+        float old = 0.0f, sum[2][4] = {};
+        if (c < e.columns) {
+            out = th_find_output(p, tile);
+            old = th_old_output(out, c, r);
+        }
 #pragma unroll(equal > 0 ? equal : 1)
-    for (int i = 0; i < rounds; i++) {
-        th_copy_wait<RING / 2 - 1>();
-        const unsigned char *slot = ring + i % (RING / 2) * 2048;
-        const uint4 none = make_uint4(0, 0, 0, 0);
-        const uint4 b0 = mine && i < w.count[0] ? th_load_16(x + (w.first + i) * 32) : none;
-        const uint4 b1 = mine && i < w.count[1] ? th_load_16(x + (w.second + i) * 32) : none;
-        if (i < w.count[0]) multiply(sum[0], slot, b0);
-        if (i < w.count[1]) multiply(sum[1], slot + 1024, b1);
-        copy_round(ring, tiles, w, i + RING / 2);
+        for (int i = 0; i < w.rounds; i++) {
+            th_copy_wait<ahead - 1>();
+            if (equal > 0 && equal % ahead == 0) slot = i % ahead;
+            unsigned char *at = mine + slot * 2048;
+            const uint4 none = make_uint4(0, 0, 0, 0);
+            const uint4 b0 = in_use && i < w.count[0] ? th_load_16(x + i * 32) : none;
+            const uint4 b1 = in_use && i < w.count[1] ? th_load_16(x + (w.count[0] + i) * 32) : none;
+            if (i < w.count[0]) multiply(sum[0], at, b0);
+            if (i < w.count[1]) multiply(sum[1], at + 1024, b1);
+            int round = i + ahead;
+            const int later = rows_later(&round, w.rounds);
+            if (tile + later * blocks < tiles) copy_round(at, row + later * row_step, w, round);
+            th_copy_commit();
+            slot = slot + 1 == ahead ? 0 : slot + 1;
+        }
+        float *const here = sums + turn % 2 * TH_SEGMENTS * each;
+        if (!one) {
+            keep_sums(here + 2 * warp * each, sum[0], g, q);
+            keep_sums(here + (2 * warp + 1) * each, sum[1], g, q);
+        } else if (q == 0) {
+            here[2 * warp * 16 + g] = sum[0][0];
+            here[2 * warp * 16 + g + 8] = sum[0][2];
+            here[(2 * warp + 1) * 16 + g] = sum[1][0];
+            here[(2 * warp + 1) * 16 + g + 8] = sum[1][2];
+        }
+        __syncthreads(); // and once all have come here, nobody reads the other half of `sums` any more
+        if (c >= e.columns || (out.to.kind == TH_CUDA_SILU && r >= 8)) continue;
+        const float *at = here + c * SUM_ROW + r;
+        th_write_output(out, c, r, add_segments(at, each), out.to.kind == TH_CUDA_SILU ? add_segments(at + 8, each) : 0.0f, old);
     }
-    __syncwarp(); // the warp's ring becomes its sums
-    keep_sums(sums_of(shared, 2 * warp, 1), sum[0], g, q);
-    keep_sums(sums_of(shared, 2 * warp + 1, 1), sum[1], g, q);
-    __syncthreads();
-    if (c >= e.columns || (out.to.kind == TH_CUDA_SILU && r >= 8)) return;
-    const float value = add_segments(shared, 1, c, r);
-    const float up = out.to.kind == TH_CUDA_SILU ? add_segments(shared, 1, c, r + 8) : 0.0f;
-    th_write_output(out, c, r, value, up, old);
 }
 
 // ---- up to 32 columns: each warp reads its inputs from the cache
@@ -248,58 +277,73 @@ template <int groups> static __device__ __forceinline__ void load_inputs(uint4 b
     for (int t = 0; t < groups; t++) b[t] = th_load_shared_row(x[t] + step * 32);
 }
 
+#define SOME_RING 8
+#define SOME_SLICE (SOME_RING * 1024) // bytes of a warp: its ring, or its segments' sums
+
 template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(const struct th_cuda_product p)
 {
+    static_assert(2 * groups * GROUP_SUMS * 4 <= SOME_SLICE, "sums fit the ring");
+    constexpr int ahead = SOME_RING / 2;
     TH_DYNAMIC_SHARED(unsigned char, shared);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
     const int steps = p.w.cols / 32;
     const struct walk w = walk_of<0>(warp, steps);
-    const unsigned char *tiles = static_cast<const unsigned char *>(p.w.tiles) +
-                                 static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES + lane * 16;
-    unsigned char *ring = shared + warp * SLICE + lane * 16;
+    const unsigned char *row = static_cast<const unsigned char *>(p.w.tiles) +
+                               static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES +
+                               (w.first * TH_TILE_BYTES + lane * 16);
+    unsigned char *const mine = shared + warp * SOME_SLICE + lane * 16;
 #pragma unroll
-    for (int i = 0; i < RING / 2; i++) copy_round(ring, tiles, w, i);
+    for (int i = 0; i < ahead; i++) {
+        copy_round(mine + i * 2048, row, w, i);
+        th_copy_commit();
+    }
     th_dependency_release();
-    if (threadIdx.x == 0) th_prefetch_share(p.next, p.next_bytes);
     const struct th_tile_output out = th_find_output(p, static_cast<int>(blockIdx.x));
     th_dependency_wait();
 
     const uint16_t *x[groups];
 #pragma unroll
     for (int t = 0; t < groups; t++)
-        x[t] = p.x + static_cast<size_t>(min(t * 8 + g, p.columns - 1)) * static_cast<size_t>(p.x_stride) + q * 8;
-    const int rounds = max(w.count[0], w.count[1]);
+        x[t] = p.x + static_cast<size_t>(min(t * 8 + g, p.columns - 1)) * static_cast<size_t>(p.x_stride) + w.first * 32 + q * 8;
     float sum[2][groups][4] = {};
     uint4 b[2][groups];
-    if (w.count[0] > 0) load_inputs<groups>(b[0], x, w.first);
-    if (w.count[1] > 0) load_inputs<groups>(b[1], x, w.second);
-    for (int i = 0; i < rounds; i++) {
-        th_copy_wait<RING / 2 - 1>();
-        const unsigned char *slot = ring + i % (RING / 2) * 2048;
+    if (w.count[0] > 0) load_inputs<groups>(b[0], x, 0);
+    if (w.count[1] > 0) load_inputs<groups>(b[1], x, w.count[0]);
+    for (int i = 0; i < w.rounds; i++) {
+        th_copy_wait<ahead - 1>();
+        unsigned char *at = mine + i % ahead * 2048;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (i >= w.count[half]) continue;
-            const uint4 a0 = th_load_16(slot + half * 1024), a1 = th_load_16(slot + half * 1024 + 512);
+            const uint4 a0 = th_load_16(at + half * 1024), a1 = th_load_16(at + half * 1024 + 512);
 #pragma unroll
             for (int t = 0; t < groups; t++) {
                 th_mma_bf16(sum[half][t], a0, b[half][t].x, b[half][t].y);
                 th_mma_bf16(sum[half][t], a1, b[half][t].z, b[half][t].w);
             }
-            if (i + 1 < w.count[half]) load_inputs<groups>(b[half], x, (half == 0 ? w.first : w.second) + i + 1);
+            if (i + 1 < w.count[half]) load_inputs<groups>(b[half], x, half * w.count[0] + i + 1);
         }
-        copy_round(ring, tiles, w, i + RING / 2);
+        copy_round(at, row, w, i + ahead);
+        th_copy_commit();
     }
-    __syncwarp(); // the warp's ring becomes its sums
+    __syncwarp(); // the warp's ring becomes its sums: [2 segments][groups][8 columns][SUM_ROW]
+    float *const sums = reinterpret_cast<float *>(shared);
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int t = 0; t < groups; t++) keep_sums(sums_of(shared, 2 * warp + half, groups) + t * GROUP_SUMS, sum[half][t], g, q);
+        for (int t = 0; t < groups; t++)
+            keep_sums(sums + warp * (SOME_SLICE / 4) + (half * groups + t) * GROUP_SUMS, sum[half][t], g, q);
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < 16 * p.columns; i += THREADS) {
         const int r = i % 16, c = i / 16;
         if (out.to.kind == TH_CUDA_SILU && r >= 8) continue;
-        const float value = add_segments(shared, groups, c, r);
-        const float up = out.to.kind == TH_CUDA_SILU ? add_segments(shared, groups, c, r + 8) : 0.0f;
+        float value = 0.0f, up = 0.0f;
+#pragma unroll
+        for (int s = 0; s < TH_SEGMENTS; s++) {
+            const float *at = sums + s / 2 * (SOME_SLICE / 4) + s % 2 * groups * GROUP_SUMS + c * SUM_ROW + r;
+            value = __fadd_rn(value, at[0]);
+            if (out.to.kind == TH_CUDA_SILU) up = __fadd_rn(up, at[8]);
+        }
         th_write_output(out, c, r, value, up, th_old_output(out, c, r));
     }
 }
@@ -307,30 +351,48 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
 // ---- choice of form
 // ---------------------------------------------------------------------------------------------------------------
 
-// What every architecture gives a block is 99 KB; a block of `few` needs 64 and its columns.
-#define FEW_SHARED (99 * 1024 - 512)
+// What every architecture gives a block is 99 KB, with what it takes without being asked.
+#ifndef FEW_SHARED
+#define FEW_SHARED (99 * 1024 - 1024)
+#endif
 static int few_stride(const struct th_cuda_product *p)
 {
     return p->w.cols + (p->columns > 1 ? 32 : 0); // no two columns of a pair in the same banks
 }
-static size_t few_shared(const struct th_cuda_product *p)
+static size_t few_shared(const struct th_cuda_product *p, int ring)
 {
-    return RINGS + static_cast<size_t>(p->columns) * static_cast<size_t>(few_stride(p)) * sizeof(uint16_t);
+    const size_t sums = 2 * TH_SEGMENTS * sizeof(float) * (p->columns > 1 ? GROUP_SUMS : 16);
+    return static_cast<size_t>(WARPS * ring) * 1024 + sums +
+           static_cast<size_t>(p->columns) * static_cast<size_t>(few_stride(p)) * sizeof(uint16_t);
 }
 static bool few_fits(const struct th_cuda_product *p)
 {
-    return p->columns <= 8 && few_shared(p) <= FEW_SHARED;
+    return p->columns <= 8 && few_shared(p, SMALL_RING) <= FEW_SHARED;
 }
 
+template <int input, int equal, int ring>
+static cudaError_t launch_ring(const struct th_cuda_launch *launch, const struct th_cuda_product *p, int blocks)
+{
+    const dim3 grid(blocks), block(THREADS);
+    const size_t shared = few_shared(p, ring);
+    return p->columns == 1 ? th_launch(launch, few<input, equal, ring, true>, grid, block, shared, *p, few_stride(p))
+                           : th_launch(launch, few<input, equal, ring, false>, grid, block, shared, *p, few_stride(p));
+}
+
+// A large ring where a multiprocessor has one block, and room.
 template <int input, int equal>
 static cudaError_t launch_few_of(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    const dim3 grid(p->w.rows / 16), block(THREADS);
-    return p->columns == 1 ? th_launch(launch, few<input, equal, true>, grid, block, few_shared(p), *p, few_stride(p))
-                           : th_launch(launch, few<input, equal, false>, grid, block, few_shared(p), *p, few_stride(p));
+    int device, processors;
+    TH_CUDA_TRY(cudaGetDevice(&device));
+    TH_CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    const int tiles = p->w.rows / 16, most = processors * BLOCKS_EACH;
+    if (tiles <= processors && few_shared(p, LARGE_RING) <= FEW_SHARED)
+        return launch_ring<input, equal, LARGE_RING>(launch, p, tiles);
+    return launch_ring<input, equal, SMALL_RING>(launch, p, tiles < most ? tiles : most);
 }
 
-// 2,048, 4,096, 6,144 and 7,168 inputs are those of the published model, or may be.
+// 2,048, 4,096 and 6,144 inputs are those of the published model.
 static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
     const int cols = p->w.cols;
@@ -341,14 +403,12 @@ static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct 
     if (cols == 2048) return launch_few_of<TH_CUDA_PLAIN, 4>(launch, p);
     if (cols == 4096) return launch_few_of<TH_CUDA_PLAIN, 8>(launch, p);
     if (cols == 6144) return launch_few_of<TH_CUDA_PLAIN, 12>(launch, p);
-    if (cols == 7168) return launch_few_of<TH_CUDA_PLAIN, 14>(launch, p);
     return launch_few_of<TH_CUDA_PLAIN, 0>(launch, p);
 }
 
 template <int groups> static cudaError_t launch_some(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    static_assert(2 * groups * GROUP_SUMS <= SLICE / 4, "sums fit the ring");
-    return th_launch(launch, some<groups>, dim3(p->w.rows / 16), dim3(THREADS), RINGS, *p);
+    return th_launch(launch, some<groups>, dim3(p->w.rows / 16), dim3(THREADS), WARPS * SOME_SLICE, *p);
 }
 
 static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
@@ -392,25 +452,39 @@ extern "C" cudaError_t th_cuda_product(const struct th_cuda_launch *launch, cons
     return launch_few(launch, product);
 }
 
-TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 14, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 14, false>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, true>),
-                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, false>),
-                            TH_CUDA_KERNEL(THREADS, RINGS, some<1>),
-                            TH_CUDA_KERNEL(THREADS, RINGS, some<2>),
-                            TH_CUDA_KERNEL(THREADS, RINGS, some<4>),
+TH_CUDA_KERNELS(product) = {TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 4, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_NORM, 0, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 8, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_JOIN, 0, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 4, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 8, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 12, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, SMALL_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, SMALL_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, LARGE_RING, true>),
+                            TH_CUDA_KERNEL(THREADS, FEW_SHARED, few<TH_CUDA_PLAIN, 0, LARGE_RING, false>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *SOME_SLICE, some<1>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *SOME_SLICE, some<2>),
+                            TH_CUDA_KERNEL(THREADS, WARPS *SOME_SLICE, some<4>),
                             TH_CUDA_KERNELS_END};

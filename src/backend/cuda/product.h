@@ -60,10 +60,7 @@ struct th_cuda_product {
     uint16_t *normed; /* NORM: [columns][cols]; JOIN: [columns][cols] as well. The product's input, always written (others use it
                          too); must not be x or x2 */
     uint16_t *first;  /* JOIN with first2: [columns][cols/2], norm(x2; first2), always written */
-    const void *next; /* weights that a later kernel reads: the first next_bytes of them are asked into the second level cache while
-                         this one runs. A hint; NULL: none */
-    size_t next_bytes;
-    int outputs;                                   /* 1..TH_CUDA_OUTPUTS */
+    int outputs;      /* 1..TH_CUDA_OUTPUTS */
     struct th_cuda_output output[TH_CUDA_OUTPUTS]; /* none may overlap the inputs */
 };
 

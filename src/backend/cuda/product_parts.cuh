@@ -7,25 +7,6 @@
 
 #define TH_SEGMENTS 16 // pieces of the inputs that are summed apart (product.h)
 
-// Asks this block's share of what a later kernel will read into the second level cache. One thread of every block may call it.
-static __device__ __forceinline__ void th_prefetch_share(const void *next, size_t bytes)
-{
-    if (next == nullptr) return;
-    const size_t block = blockIdx.y * static_cast<size_t>(gridDim.x) + blockIdx.x,
-                 blocks = static_cast<size_t>(gridDim.x) * gridDim.y;
-    const size_t share = (bytes / blocks + 1023) / 1024 * 1024, from = block * share;
-    if (from >= bytes) return;
-    const unsigned char *at = static_cast<const unsigned char *>(next) + from;
-    const uint32_t size = static_cast<uint32_t>(min(share, bytes - from)) & ~15u;
-#if defined(TH_CUDA_EMU)
-    (void)at, (void)size;
-#elif __CUDA_ARCH__ >= 900
-    if (size > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(size) : "memory");
-#else
-    for (uint32_t i = 0; i < size; i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(at + i));
-#endif
-}
-
 // First step of a segment, of n steps in all.
 static __host__ __device__ __forceinline__ int th_segment(int segment, int n)
 {
@@ -40,6 +21,7 @@ struct th_tile_output {
 static __device__ __forceinline__ struct th_tile_output th_find_output(const struct th_cuda_product &p, int tile)
 {
     struct th_tile_output found = {p.output[0], tile};
+    if (p.outputs == 1) return found;
 #pragma unroll
     for (int i = 1; i < TH_CUDA_OUTPUTS; i++) {
         const int tiles = (p.output[i - 1].rows + 15) / 16;
