@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -271,7 +272,51 @@ static void standard_output(void **state)
     assert_int_equal((intptr_t)got, MUCH);
 }
 
-#ifdef TH_FAULTS
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+/* A signal comes every half millisecond, without SA_RESTART: writes are interrupted before a byte or cut short after some, and all
+ * arrive in order. */
+static void interrupted(void **state)
+{
+    struct sigaction action = {.sa_handler = on_alarm}, before;
+    const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    struct th_output output;
+    pthread_t thread;
+    void *got;
+    int ends[2], old = dup(STDOUT_FILENO);
+    char *data = test_calloc(MUCH, 1);
+    sigset_t alarm_set, mask;
+    (void)state;
+    fflush(stdout);
+    sigemptyset(&alarm_set);
+    sigaddset(&alarm_set, SIGALRM);
+    assert_int_equal(pipe(ends), 0);
+    pthread_sigmask(SIG_BLOCK, &alarm_set, &mask); /* the reader shall not be interrupted */
+    pthread_create(&thread, NULL, slow_reader, &ends[0]);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[1]);
+    sigaction(SIGALRM, &action, &before);
+    setitimer(ITIMER_REAL, &often, NULL);
+    thespis_status opened = th_output_open("-", &output, NULL);
+    thespis_status wrote = th_output_write(&output, data, MUCH, NULL);
+    thespis_status committed = th_output_commit(&output, NULL);
+    setitimer(ITIMER_REAL, &never, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    dup2(old, STDOUT_FILENO);
+    close(old);
+    pthread_join(thread, &got);
+    close(ends[0]);
+    test_free(data);
+    assert_int_equal(opened, THESPIS_OK);
+    assert_int_equal(wrote, THESPIS_OK);
+    assert_int_equal(committed, THESPIS_OK);
+    assert_int_equal((intptr_t)got, MUCH);
+}
+
 static void one_file_has_one_path(void **state)
 {
     (void)state;
@@ -308,6 +353,7 @@ static void one_file_has_one_path(void **state)
     assert_false(th_path_same(name, folder));
 }
 
+#ifdef TH_FAULTS
 static void allocations_may_fail(void **state)
 {
     (void)state;
@@ -341,8 +387,9 @@ int main(void)
         cmocka_unit_test(failures),
         cmocka_unit_test(closed_pipe),
         cmocka_unit_test(standard_output),
-#ifdef TH_FAULTS
+        cmocka_unit_test(interrupted),
         cmocka_unit_test(one_file_has_one_path),
+#ifdef TH_FAULTS
         cmocka_unit_test(allocations_may_fail),
 #endif
     };
