@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "server/pack.h"
 #include "server/speech.h"
 
 #define BLOCK 65536
@@ -84,24 +85,35 @@ enum MHD_Result th_answer_empty(struct th_exchange *x, int http, const char *con
     return queue(x, http, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, headers);
 }
 
-/* Takes text from malloc over. */
-static enum MHD_Result answer_text(struct th_exchange *x, int http, char *text, const char *const *headers)
+/* Takes `count` bytes from malloc over; NULL: memory was short. */
+static enum MHD_Result answer_text(struct th_exchange *x, int http, char *text, size_t count, const char *type,
+                                   const char *const *headers)
 {
     static const char short_of_memory[] =
         "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}";
     struct MHD_Response *response =
-        text != NULL ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE)
+        text != NULL ? MHD_create_response_from_buffer(count, text, MHD_RESPMEM_MUST_FREE)
                      : MHD_create_response_from_buffer(sizeof short_of_memory - 1, (void *)short_of_memory, MHD_RESPMEM_PERSISTENT);
     if (response == NULL) free(text);
-    x->sent = text != NULL ? strlen(text) : sizeof short_of_memory - 1;
-    return queue(x, text != NULL ? http : 503, response, "application/json", headers);
+    x->sent = text != NULL ? count : sizeof short_of_memory - 1;
+    return queue(x, text != NULL ? http : 503, response, text != NULL ? type : "application/json", headers);
+}
+
+static int wants_msgpack(const struct th_exchange *x)
+{
+    const char *accept = th_exchange_header(x, MHD_HTTP_HEADER_ACCEPT);
+    if (x->route == NULL || !(x->route->flags & TH_ROUTE_FISH) || th_exchange_query_is(x, "format", "json")) return 0;
+    return th_exchange_query_is(x, "format", "msgpack") || (accept != NULL && strstr(accept, "msgpack") != NULL);
 }
 
 enum MHD_Result th_answer_json(struct th_exchange *x, int http, json_t *object)
 {
-    char *text = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    size_t count = 0;
+    int packed = object != NULL && wants_msgpack(x);
+    char *text = packed ? th_pack_json(object, &count) : object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    if (text != NULL && !packed) count = strlen(text);
     json_decref(object);
-    return answer_text(x, http, text, NULL);
+    return answer_text(x, http, text, count, packed ? "application/msgpack" : "application/json", NULL);
 }
 
 /* Headers that go with a fault; their values lie in `retry`. */
@@ -145,5 +157,6 @@ enum MHD_Result th_answer_fault(struct th_exchange *x, const struct th_fault *fa
     json_decref(object);
     snprintf(x->note, sizeof x->note, "%.100s", fault->param[0] != '\0' ? fault->param : fault->code != NULL ? fault->code : "");
     /* The client has gone: nobody reads this. */
-    return answer_text(x, fault->http == 499 ? 500 : fault->http, text, headers);
+    return answer_text(x, fault->http == 499 ? 500 : fault->http, text, text != NULL ? strlen(text) : 0, "application/json",
+                       headers);
 }

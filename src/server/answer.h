@@ -5,7 +5,9 @@
 #include "server/exchange.h"
 #include "server/fault.h"
 
-/* Takes the object over; NULL (memory was short) is answered with 503. */
+/* Takes the object over; NULL (memory was short) is answered with 503. On Fish's routes as MessagePack where the client asks for
+ * that
+ * (?format=msgpack, or Accept). */
 enum MHD_Result th_answer_json(struct th_exchange *x, int http, json_t *object);
 /* In the form of the route's family. */
 enum MHD_Result th_answer_fault(struct th_exchange *x, const struct th_fault *fault);

@@ -157,7 +157,7 @@ static void engine(struct page *p, const struct th_engine_load *l)
     double seconds = (double)THESPIS_FRAME_SAMPLES / THESPIS_SAMPLE_RATE;
     number(p, "thespis_requests_waiting", "gauge", "Requests in line for a lane.", l->waiting);
     number(p, "thespis_lanes_active", "gauge", "Lanes that speak.", l->active);
-    number(p, "thespis_lanes_total", "gauge", "Lanes there are.", l->lanes);
+    number(p, "thespis_lanes", "gauge", "Lanes there are.", l->lanes);
     number(p, "thespis_frames_total", "counter", "Frames drawn.", (double)l->steps.frames);
     number(p, "thespis_audio_seconds_total", "counter", "Seconds of audio drawn.", (double)l->steps.frames * seconds);
     number(p, "thespis_voice_cache_hits_total", "counter", "Recordings whose codes were still known.", (double)l->cache_hits);
@@ -185,6 +185,7 @@ thespis_status th_metrics_write(struct th_metrics *m, const struct th_metrics_no
     line(&p, "thespis_build_info{version=\"%s\",cuda=\"%s\",model=\"%s\"} 1\n", now->version,
          strcmp(now->backend, "cuda") == 0 ? "yes" : "no", now->model);
     number(&p, "thespis_ready", "gauge", "1 while /ready answers 200.", now->ready);
+    number(&p, "thespis_gpu_memory_bytes", "gauge", "Weights and lanes on the accelerator; 0 on a CPU.", (double)now->device_bytes);
     pthread_mutex_lock(&m->mutex);
     requests(&p, m);
     number(&p, "thespis_requests_running", "gauge", "Requests being answered.", m->running);

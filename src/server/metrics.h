@@ -36,6 +36,7 @@ struct th_metrics {
 struct th_metrics_now {
     struct th_engine_load load;
     const char *version, *backend, *model;
+    uint64_t device_bytes; /* of weights and lanes on an accelerator; 0 without one */
     int ready;
 };
 

@@ -52,6 +52,7 @@ enum MHD_Result th_handle_metrics(struct th_exchange *x)
         thespis_engine_info info = {.size = sizeof info};
         th_engine_get_load(s->engine, &now.load);
         if (thespis_engine_get_info(s->engine, &info, NULL) == THESPIS_OK) now.backend = info.backend;
+        if (strcmp(now.backend, "cuda") == 0) now.device_bytes = info.lane_bytes + info.weight_bytes;
     }
     if (th_metrics_write(&s->metrics, &now, &x->out.wire, &error) != THESPIS_OK) {
         th_fault_from(&fault, &error, "", NULL);

@@ -11,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/memory.h"
+#include "server/notify.h"
 #include "server/server.h"
 
 #define STAGE TEST_SOURCE_DIR "/models/stage"
@@ -142,6 +144,75 @@ static void many_at_once(void **unused)
     alive();
 }
 
+/* ---- leaving ----------------------------------------------------------------------------------------------------------------- */
+
+/* A client that closes its sending side and goes on reading. */
+static int half_closing(void)
+{
+    static const char request[] = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                                  "Content-Length: 43\r\n\r\n" SHORT;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)th_server_port(server))};
+    char answer[64] = "";
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    assert_int_equal(sizeof SHORT - 1, 43);
+    assert_true(send(fd, request, sizeof request - 1, MSG_NOSIGNAL) > 0);
+    shutdown(fd, SHUT_WR);
+    recv(fd, answer, sizeof answer - 1, MSG_WAITALL);
+    close(fd);
+    return strlen(answer) > 12 ? atoi(answer + 9) : 0;
+}
+
+static void half_closed_is_gone(void **unused)
+{
+    (void)unused;
+    assert_int_not_equal(half_closing(), 200);
+    alive();
+}
+
+static void half_closed_may_stay(void **unused)
+{
+    (void)unused;
+    struct th_server_options o = made_options();
+    struct th_server *first = server;
+    thespis_error error;
+    o.allow_half_close = 1;
+    assert_int_equal(th_server_open(&o, &server, &error), THESPIS_OK);
+    for (int i = 0; i < 3000 && ask("GET", "/ready", "", NULL) != 200; i++) poll(NULL, 0, 20);
+    int status = half_closing();
+    assert_int_equal(th_server_close(server, &error), THESPIS_OK);
+    server = first;
+    assert_int_equal(status, 200);
+}
+
+/* What systemd is told, at a socket in the file system and at one with an abstract name. */
+static void systemd_is_told(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"/tmp/thespis-notify-test", "@thespis-notify-test"};
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        char got[32] = "";
+        int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+        memcpy(at.sun_path, names[i], strlen(names[i]));
+        if (i == 1) at.sun_path[0] = '\0';
+        unlink(names[i]);
+        socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(names[i]));
+        assert_int_equal(bind(fd, (struct sockaddr *)&at, size), 0);
+        setenv("NOTIFY_SOCKET", names[i], 1);
+        th_notify("READY=1");
+        unsetenv("NOTIFY_SOCKET");
+        assert_int_equal(recv(fd, got, sizeof got - 1, MSG_DONTWAIT), 7);
+        assert_string_equal(got, "READY=1");
+        close(fd);
+        unlink(names[i]);
+    }
+    setenv("NOTIFY_SOCKET", "relative", 1);
+    th_notify("READY=1"); /* nobody there: nothing happens */
+    unsetenv("NOTIFY_SOCKET");
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------------------ */
 
 #ifdef TH_FAULTS
@@ -230,8 +301,12 @@ static void a_checkpoint_that_is_not_there(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(many_at_once),
+                                       cmocka_unit_test(half_closed_is_gone),
+                                       cmocka_unit_test(half_closed_may_stay),
+                                       cmocka_unit_test(systemd_is_told),
 #ifdef TH_FAULTS
-                                       cmocka_unit_test(memory_of_a_request), cmocka_unit_test(memory_of_a_stream),
+                                       cmocka_unit_test(memory_of_a_request),
+                                       cmocka_unit_test(memory_of_a_stream),
 #endif
                                        cmocka_unit_test(a_checkpoint_that_is_not_there)};
     return cmocka_run_group_tests(tests, wait_until_ready, close_while_speaking);
