@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import wave
@@ -29,7 +30,7 @@ pytest.importorskip("soundfile")
 
 import numpy as np  # noqa: E402
 import ormsgpack  # noqa: E402
-from conftest import program  # noqa: E402
+from conftest import ROOT, program  # noqa: E402
 from serving import Server, decode, events, pcm, wav_samples  # noqa: E402
 
 TEXT = "The bell rang twice."
@@ -763,3 +764,15 @@ def test_openai_retries_after_429(tmp_path):
         [t.start() for t in threads]
         [t.join() for t in threads]
         assert len(done) == 4 and all(done)
+
+
+@pytest.mark.parametrize("name", ["curl.sh", "openai_client.py", "fish_client.py", "speak.mjs"])
+def test_examples_over_http(server, tmp_path, name):
+    """examples/http as they are; each writes sound into the folder it is run in."""
+    runner = {"py": [sys.executable], "mjs": ["node"], "sh": ["sh"]}[name.split(".")[1]]
+    if shutil.which(runner[0]) is None:
+        pytest.skip(f"no {runner[0]} here")
+    script = ROOT / "examples" / "http" / name
+    done = subprocess.run([*runner, script, server.base], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(file.stat().st_size > 1000 for file in tmp_path.iterdir()) and list(tmp_path.iterdir())
