@@ -58,7 +58,10 @@ static int lanes_of(const struct thespis_engine *e, uint64_t group)
 double th_pace_lead(const struct thespis_request *r, double now)
 {
     if (!r->live) return HUGE_VAL;
-    return r->first_audio == 0 ? 0 : (double)r->decoded / FRAMES_A_SECOND - (now - r->first_audio);
+    if (r->first_audio == 0) return 0;
+    /* A reader slower than sound leaves audio lying in the ring: that is no want of ours. */
+    double ahead = (double)r->decoded / FRAMES_A_SECOND - (now - r->first_audio);
+    return fmax(ahead, (double)r->ring_count / THESPIS_SAMPLE_RATE);
 }
 
 /* Lanes that are taken; *live: does anybody listen to what is made there? *ahead: and is all of that ahead? */

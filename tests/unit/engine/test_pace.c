@@ -120,6 +120,23 @@ static void live_ones_keep_ahead(void **unused)
     th_free(s);
 }
 
+/* A reader that takes nothing lets its audio grow old: others are let in all the same. */
+static void slow_readers_shut_nobody_out(void **unused)
+{
+    (void)unused;
+    struct stage *s = stage(8, 2);
+    s->request[0].live = s->request[1].live = 1;
+    seat(s, 0, 0);
+    speed(&s->engine.pace, 2.5 / FRAME);
+    s->request[0].decoded = 128;
+    s->request[0].first_audio = th_now() - 1000 * FRAME;
+    assert_int_equal(next_of(s), -1);
+    s->request[0].ring_count = (size_t)100 * THESPIS_FRAME_SAMPLES;
+    assert_int_equal(next_of(s), 1);
+    assert_true(th_pace_lead(&s->request[0], th_now()) > 4);
+    th_free(s);
+}
+
 /* Whole files may take longer than they sound; beside a stream they may not. */
 static void files_may_be_slow(void **unused)
 {
@@ -161,8 +178,8 @@ static void time_counts_once(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(oldest_first), cmocka_unit_test(groups_share),
-                                       cmocka_unit_test(live_ones_keep_ahead), cmocka_unit_test(files_may_be_slow),
-                                       cmocka_unit_test(time_counts_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(oldest_first),         cmocka_unit_test(groups_share),
+                                       cmocka_unit_test(live_ones_keep_ahead), cmocka_unit_test(slow_readers_shut_nobody_out),
+                                       cmocka_unit_test(files_may_be_slow),    cmocka_unit_test(time_counts_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
