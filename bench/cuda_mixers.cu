@@ -152,6 +152,7 @@ int main()
     attention.pairs = 32;
     attention.lane_stride = lane;
     attention.partial = partial;
+    attention.arrived = reinterpret_cast<unsigned *>(floats(LANES * 2, 0.0f));
     attention.out = out;
     auto run_attention = [&](int i) {
         attention.keys = reinterpret_cast<uint16_t *>(state + LAYERS * (delta_bytes + ring_bytes) + (i % LAYERS) * 2 * cache_bytes);

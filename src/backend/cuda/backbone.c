@@ -69,6 +69,7 @@ thespis_status th_cuda_attend(struct th_cuda *cuda, const struct th_cuda_batch *
     attention->values = state_at(cuda, cache_at + cache_bytes);
     attention->lane_stride = cuda->layout.stride;
     attention->partial = f->partial;
+    attention->arrived = f->arrived;
     attention->out = f->attended;
     TH_CUDA(th_cuda_attention(th_cuda_next(cuda), attention), "attention", error);
     return THESPIS_OK;

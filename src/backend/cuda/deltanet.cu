@@ -134,23 +134,33 @@ template <int dim> struct th_delta_part {
     }
 };
 
-/* One warp: out = gated norm of o [dim], whose values `read` returns. */
-template <int dim, typename F>
-__device__ __forceinline__ void gated_norm(const struct th_cuda_deltanet &at, F read, const uint16_t *z, uint16_t *out)
-{
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float own[dim / 32];
+/* A lane's share of what the gated norm needs beside the recurrence's outputs: channels lane, lane + 32, ... */
+template <int dim> struct th_delta_gate {
+    float weight[dim / 32];
+    uint16_t z[dim / 32];
+
+    __device__ __forceinline__ void load_weight(const float *norm)
+    {
 #pragma unroll
-    for (int i = 0; i < dim / 32; i++) own[i] = read(lane + 32 * i);
-    float mean = __fdiv_rn(sum_of_squares<dim>(own), static_cast<float>(dim));
-    float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, at.eps)));
-#pragma unroll
-    for (int i = 0; i < dim / 32; i++) {
-        int n = lane + 32 * i;
-        float normed = __fmul_rn(__fmul_rn(own[i], factor), at.norm[n]);
-        out[n] = th_float_bf16(__fmul_rn(normed, th_silu(th_bf16_float(z[n]))));
+        for (int i = 0; i < dim / 32; i++) weight[i] = norm[threadIdx.x % 32 + 32 * i];
     }
-}
+    __device__ __forceinline__ void load_z(const uint16_t *from)
+    {
+#pragma unroll
+        for (int i = 0; i < dim / 32; i++) z[i] = from[threadIdx.x % 32 + 32 * i];
+    }
+    /* One warp: out = gated norm of o [dim], of which this lane has `own`. */
+    __device__ __forceinline__ void norm(const float (&own)[dim / 32], float eps, uint16_t *out) const
+    {
+        float mean = __fdiv_rn(sum_of_squares<dim>(own), static_cast<float>(dim));
+        float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+#pragma unroll
+        for (int i = 0; i < dim / 32; i++) {
+            float normed = __fmul_rn(__fmul_rn(own[i], factor), weight[i]);
+            out[threadIdx.x % 32 + 32 * i] = th_float_bf16(__fmul_rn(normed, th_silu(th_bf16_float(z[i]))));
+        }
+    }
+};
 
 __device__ __forceinline__ float2 gates_of(const struct th_cuda_deltanet &at, const uint16_t *row, const th_delta_shape &shape,
                                            int head)
@@ -187,10 +197,12 @@ template <int dim> __global__ void __launch_bounds__(dim * 8) frame_kernel(const
     float *state = in_lane(at.delta, of->lane, at.lane_stride) + static_cast<size_t>(head) * (dim * dim);
     uint16_t *ring = in_lane(at.ring, of->lane, at.lane_stride);
     th_delta_part<dim> own;
+    th_delta_gate<dim> gate = {};
     float before[TAPS - 1] = {0.0f, 0.0f, 0.0f};
     float4 taps = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (there) {
         own.load(state, warp, lane);
+        if (warp == 0) gate.load_weight(at.norm);
         if (part < 3) {
             taps = reinterpret_cast<const float4 *>(at.conv)[channel];
 #pragma unroll
@@ -201,6 +213,7 @@ template <int dim> __global__ void __launch_bounds__(dim * 8) frame_kernel(const
     th_dependency_wait();
     if (!there) return;
     const uint16_t *row = at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride);
+    if (warp == 0) gate.load_z(row + shape.channels + head * dim);
     if (part < 3) {
         uint16_t x = row[channel];
         float y = convolve(taps, before[0], before[1], before[2], th_bf16_float(x));
@@ -220,10 +233,12 @@ template <int dim> __global__ void __launch_bounds__(dim * 8) frame_kernel(const
     own.store(state, warp, lane);
     if (lane < 4) mine.out[n] = th_round_bf16(o);
     __syncthreads();
-    if (warp == 0)
-        gated_norm<dim>(
-            at, [](int i) { return mine.out[i]; }, row + shape.channels + head * dim,
-            at.out + static_cast<size_t>(column) * static_cast<size_t>(shape.value_width) + static_cast<size_t>(head * dim));
+    if (warp > 0) return;
+    float outputs[dim / 32];
+#pragma unroll
+    for (int i = 0; i < dim / 32; i++) outputs[i] = mine.out[lane + 32 * i];
+    gate.norm(outputs, at.eps,
+              at.out + static_cast<size_t>(column) * static_cast<size_t>(shape.value_width) + static_cast<size_t>(head * dim));
 }
 
 /* ---- prompts ------------------------------------------------------------------------------------------------------------------
@@ -364,9 +379,13 @@ template <int dim> __global__ void __launch_bounds__(32) norm_kernel(const struc
     if (column >= at.pass->backbone_count) return;
     const th_delta_shape shape = shape_of(at, dim);
     uint16_t *out = at.out + static_cast<size_t>(column) * static_cast<size_t>(shape.value_width) + static_cast<size_t>(head * dim);
-    const uint16_t *z = at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride) + shape.channels + head * dim;
-    gated_norm<dim>(
-        at, [out](int i) { return th_bf16_float(out[i]); }, z, out);
+    th_delta_gate<dim> gate = {};
+    gate.load_weight(at.norm);
+    gate.load_z(at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride) + shape.channels + head * dim);
+    float own[dim / 32];
+#pragma unroll
+    for (int i = 0; i < dim / 32; i++) own[i] = th_bf16_float(out[threadIdx.x + 32 * i]);
+    gate.norm(own, at.eps, out);
 }
 
 template <int dim> cudaError_t launch_deltanet(const struct th_cuda_launch *launch, const struct th_cuda_deltanet &at)

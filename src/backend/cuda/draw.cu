@@ -10,6 +10,7 @@
  *     2^-60; where such a sum lies within 2^-39 of top_p, one rank is taken after the other instead. */
 #include "backend/cuda/forward.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/label.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace
@@ -515,6 +516,17 @@ __device__ void keep_hidden(const struct th_cuda_draw &at, int i, int lane)
     for (int pair = static_cast<int>(threadIdx.x); pair < at.hidden_width / 2; pair += THREADS) to[pair] = from[pair];
 }
 
+__device__ void make_labels(const struct th_cuda_draw &at, int i, const th_cuda_column *column)
+{
+    const int width = at.label.width, pairs = width / 2;
+    for (int k = 0; k < at.labels; k++) {
+        uint32_t *out = reinterpret_cast<uint32_t *>(at.label.out + static_cast<size_t>(k) * at.label_step +
+                                                     static_cast<size_t>(i) * static_cast<size_t>(width));
+        for (int pair = static_cast<int>(threadIdx.x); pair < pairs; pair += THREADS)
+            out[pair] = th_label_pair(at.label, at.tables[k], k == 0 ? at.label.first : 0, column, pair);
+    }
+}
+
 template <int items> __global__ void __launch_bounds__(THREADS) draw_kernel(const struct th_cuda_draw at)
 {
     TH_DYNAMIC_SHARED(th_draw_space<items>, space);
@@ -540,7 +552,15 @@ template <int items> __global__ void __launch_bounds__(THREADS) draw_kernel(cons
         }
     }
     __syncthreads();
-    if (at.last && threadIdx.x < static_cast<unsigned>(at.width)) drawn->frame[threadIdx.x] = column->label[threadIdx.x];
+    make_labels(at, i, column);
+    if (at.result == nullptr) return;
+    struct th_cuda_drawn *result = &at.result[i];
+    if (threadIdx.x < static_cast<unsigned>(at.width)) result->frame[threadIdx.x] = column->label[threadIdx.x];
+    if (threadIdx.x != 0) return;
+    result->failed = drawn->failed;
+    result->head = drawn->head;
+    result->index = drawn->index;
+    result->value = drawn->value;
 }
 
 } // namespace

@@ -115,8 +115,9 @@ struct th_cuda_attention {
     int pairs;
     uint16_t *keys, *values; /* lane 0: [max_rows][kv_heads * head_dim] */
     size_t lane_stride;
-    float *partial; /* th_cuda_attention_partial_bytes */
-    uint16_t *out;  /* [columns][heads * head_dim] */
+    float *partial;    /* th_cuda_attention_partial_bytes */
+    unsigned *arrived; /* [columns][kv_heads], zero before the first launch; zero again after each */
+    uint16_t *out;     /* [columns][heads * head_dim] */
 };
 size_t th_cuda_attention_partial_bytes(int columns, int splits, int heads, int head_dim);
 cudaError_t th_cuda_attention(const struct th_cuda_launch *launch, const struct th_cuda_attention *attention);
@@ -150,6 +151,8 @@ cudaError_t th_cuda_deltanet(const struct th_cuda_launch *launch, const struct t
 /* ---- draw.cu --------------------------------------------------------------------------------------------------------------------
  */
 
+#define TH_CUDA_LABELS 8 /* most labels that one draw makes */
+
 /* Draws from logits of the tower's columns as src/sampler does, to the bit. head 0: main token and code 0 into label[0], label[1],
  * clearing `drawn`; head j: code j into label[1 + j]. Logits that are not finite mark the column as failed. */
 struct th_cuda_draw {
@@ -164,8 +167,15 @@ struct th_cuda_draw {
     int hidden_width;
     uint16_t *lane_hidden; /* of lane 0 */
     size_t lane_stride;
-    int last; /* this head ends the frame: the label is copied to drawn.frame */
-    int slow; /* take the plain loops that settle close calls everywhere; for tests */
+    struct th_cuda_drawn
+        *result; /* [columns], may be the host's: this head ends the frame, drawn and the label go there. Or NULL */
+    /* Then makes the labels that the code or the main token allows, as th_cuda_label does: number k from tables[k] into label.out +
+     * k * label_step; label.first counts for number 0 alone. */
+    int labels;
+    const uint16_t *tables[TH_CUDA_LABELS];
+    size_t label_step;
+    struct th_cuda_label label; /* pass, columns and table are not read */
+    int slow;                   /* take the plain loops that settle close calls everywhere; for tests */
 };
 cudaError_t th_cuda_draw(const struct th_cuda_launch *launch, const struct th_cuda_draw *draw);
 

@@ -1,4 +1,4 @@
-/* graphs.c - a step as one CUDA graph: its kernels, the upload before and the download after them are captured once a shape, and
+/* graphs.c - a step as one CUDA graph: its kernels and the upload before them are captured once a shape, and
  * then start with one call. What changes from step to step lies in the pass, in device memory. */
 #include "backend/cuda/lm.h"
 

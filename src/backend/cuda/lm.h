@@ -51,7 +51,7 @@ struct th_cuda_forward {
     struct th_cuda_rope backbone_rope, tower_rope;
 
     struct th_cuda_pass *pass, *host_pass;    /* device; pinned */
-    struct th_cuda_drawn *drawn, *host_drawn; /* [steps]: device; pinned */
+    struct th_cuda_drawn *drawn, *host_drawn; /* [steps]: device; pinned, written by the last draw */
 
     uint16_t *stream;   /* [C][H] the backbone's residual stream */
     uint16_t *normed;   /* [C][2H] inputs of products after their norm */
@@ -59,7 +59,7 @@ struct th_cuda_forward {
     uint16_t *attended; /* [C][heads * head_dim or value_heads * value_dim] */
     uint16_t *final;    /* [C][H] after the backbone's final norm */
     uint16_t *handed;   /* [C][H] what a tower layer takes */
-    uint16_t *label;    /* [C][H] */
+    uint16_t *label;    /* [shared layers + 1][C][H] labels of a frame's first layers; the first of them also that of all others */
     uint16_t *tower[2]; /* [C][H] the stream inside a tower layer; layers take turns */
     uint16_t *inner;    /* [C][tower inner or shared_inner] */
     uint16_t *router;   /* [C][router_stride] */
@@ -67,6 +67,7 @@ struct th_cuda_forward {
     uint16_t *branch;   /* [C][H] what the MoE adds, for checks */
     float *shared_open; /* [C] */
     float *partial;     /* of attention, [steps] columns */
+    unsigned *arrived;  /* of attention, [steps][kv_heads] */
     float *scratch;     /* of DeltaNet */
     int32_t *chosen;    /* [C][top_k]; these and the next as in struct th_cuda_moe */
     float *weights, *scales;
@@ -108,6 +109,10 @@ thespis_status th_cuda_attend(struct th_cuda *cuda, const struct th_cuda_batch *
  * whose norm is what it hands on. */
 thespis_status th_cuda_tower_layer(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, int follow,
                                    thespis_error *error);
+/* What makes the labels of layer t, but for the columns. */
+struct th_cuda_label th_cuda_label_of(const struct th_cuda *cuda, int t);
+/* The number of layers, from the first, whose labels a step's main draw makes; 0: no draw makes any. */
+int th_cuda_early_labels(const struct th_cuda *cuda);
 /* forward->handed = what layer t hands on; probed. */
 thespis_status th_cuda_tower_hand_on(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, thespis_error *error);
 /* All layers, when the labels are known. */
@@ -130,8 +135,8 @@ thespis_status th_cuda_probe(struct th_cuda *cuda, const struct th_cuda_batch *b
                              enum th_cuda_kind kind, const void *values, int stride, thespis_error *error);
 
 /* graphs.c */
-/* The step that host_pass describes, from the upload to the download into host_drawn, and waits for it. One graph a shape where the
- * device makes graphs and nothing is probed. */
+/* The step that host_pass describes, from the upload to the frames in host_drawn. One graph a shape where the device makes graphs
+ * and nothing is probed. */
 thespis_status th_cuda_run_step(struct th_cuda *cuda, const struct th_cuda_step_shape *shape, thespis_error *error);
 void th_cuda_graphs_release(struct th_cuda_forward *forward);
 /* run.c: that step's kernels, one after the other. */

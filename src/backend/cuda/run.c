@@ -131,6 +131,18 @@ thespis_status th_cuda_feed(struct th_backend *backend, int number, const int32_
 /* ---- step: the kernels ---------------------------------------------------------------------------------------------------------
  */
 
+/* The labels that become known with this head's draw. */
+static void add_labels(const struct th_cuda *cuda, int head, struct th_cuda_draw *draw)
+{
+    const struct th_tower_config *tower = &cuda->model->config.tower;
+    const int early = th_cuda_early_labels(cuda), first = head == 0 ? 0 : tower->shared_layers + head;
+    if (early == 0 || first >= cuda->tower_layers) return;
+    draw->labels = head == 0 ? early : 1;
+    for (int k = 0; k < draw->labels; k++) draw->tables[k] = cuda->weights.tower[first + k].table;
+    draw->label = th_cuda_label_of(cuda, first);
+    draw->label_step = (size_t)cuda->forward->capacity * (size_t)tower->hidden;
+}
+
 static thespis_status draw(struct th_cuda *cuda, const struct th_cuda_batch *batch, int head, int keep, thespis_error *error)
 {
     const struct th_config *config = &cuda->model->config;
@@ -153,7 +165,8 @@ static thespis_status draw(struct th_cuda *cuda, const struct th_cuda_batch *bat
                                 .hidden_width = config->backbone.hidden,
                                 .lane_hidden = (uint16_t *)(void *)(cuda->state + cuda->layout.hidden_at),
                                 .lane_stride = cuda->layout.stride,
-                                .last = head == config->tower.residual_layers};
+                                .result = head == config->tower.residual_layers ? f->host_drawn : NULL};
+    add_labels(cuda, head, &draw);
     TH_CUDA(th_cuda_draw(th_cuda_next(cuda), &draw), "a draw", error);
     return THESPIS_OK;
 }

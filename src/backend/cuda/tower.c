@@ -4,13 +4,11 @@
 #include "backend/cuda/norm.h"
 #include "backend/cuda/product.h"
 
-/* forward->label = the label's code in this layer's table; the first layer adds the input frame's other codes. */
-static thespis_status embed_labels(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, thespis_error *error)
+struct th_cuda_label th_cuda_label_of(const struct th_cuda *cuda, int t)
 {
     const struct th_config *config = &cuda->model->config;
     const struct th_tower_config *tower = &config->tower;
-    struct th_cuda_label label = {.pass = cuda->forward->pass,
-                                  .columns = batch->columns,
+    return (struct th_cuda_label){.pass = cuda->forward->pass,
                                   .width = tower->hidden,
                                   .book = t < tower->shared_layers ? 0 : t - tower->shared_layers,
                                   .first = t == 0 ? tower->backbone_codebooks + 1 : 0,
@@ -22,13 +20,37 @@ static thespis_status embed_labels(struct th_cuda *cuda, const struct th_cuda_ba
                                   .table = cuda->weights.tower[t].table,
                                   .code_embed = cuda->weights.code_embed,
                                   .out = cuda->forward->label};
-    TH_CUDA(th_cuda_label(th_cuda_next(cuda), &label), "the tower's labels", error);
+}
+
+/* Layers that need no other code than code 0 have labels of their own, all made when it is drawn. */
+int th_cuda_early_labels(const struct th_cuda *cuda)
+{
+    const int early = cuda->model->config.tower.shared_layers + 1; /* the first residual layer takes code 0 as well */
+    return early <= TH_CUDA_LABELS ? early : 0;
+}
+
+/* Where layer t finds its labels. A prompt's are all known and made here; a frame's were made by the draw. */
+static thespis_status find_labels(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, const uint16_t **label,
+                                  thespis_error *error)
+{
+    const struct th_cuda_forward *f = cuda->forward;
+    const int early = th_cuda_early_labels(cuda);
+    *label = f->label;
+    if (!batch->sequential && early > 0) {
+        if (t < early) *label += (size_t)t * (size_t)f->capacity * (size_t)cuda->model->config.tower.hidden;
+        return THESPIS_OK;
+    }
+    struct th_cuda_label make = th_cuda_label_of(cuda, t);
+    make.columns = batch->columns;
+    TH_CUDA(th_cuda_label(th_cuda_next(cuda), &make), "the tower's labels", error);
     return THESPIS_OK;
 }
 
 /* m = W_eh [norm(e; enorm) ; norm(h; hnorm)], which begins the layer's stream. */
 static thespis_status join(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, int follow, thespis_error *error)
 {
+    const uint16_t *label;
+    TH_TRY(find_labels(cuda, batch, t, &label, error));
     const struct th_tower_config *config = &cuda->model->config.tower;
     const struct th_cuda_tower_layer *layer = &cuda->weights.tower[t];
     struct th_cuda_forward *f = cuda->forward;
@@ -36,7 +58,7 @@ static thespis_status join(struct th_cuda *cuda, const struct th_cuda_batch *bat
         .w = layer->eh,
         .columns = batch->columns,
         .input = TH_CUDA_JOIN,
-        .x = f->label,
+        .x = label,
         .x_stride = config->hidden,
         .norm = layer->enorm,
         .x2 = follow ? f->tower[(t + 1) % 2] : f->handed,
@@ -131,7 +153,6 @@ static thespis_status feed_forward(struct th_cuda *cuda, const struct th_cuda_ba
 
 thespis_status th_cuda_tower_layer(struct th_cuda *cuda, const struct th_cuda_batch *batch, int t, int follow, thespis_error *error)
 {
-    TH_TRY(embed_labels(cuda, batch, t, error));
     TH_TRY(join(cuda, batch, t, follow, error));
     TH_TRY(attend(cuda, batch, t, error));
     return feed_forward(cuda, batch, t, error);

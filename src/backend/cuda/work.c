@@ -46,7 +46,7 @@ static void lay_streams(struct layout *layout, const struct th_config *config, s
     f->normed = take(layout, c, 2 * h, 2);
     f->final = take(layout, c, h, 2);
     f->handed = take(layout, c, h, 2);
-    f->label = take(layout, c, h, 2);
+    f->label = take(layout, c * (size_t)(config->tower.shared_layers + 1), h, 2);
     f->tower[0] = take(layout, c, h, 2);
     f->tower[1] = take(layout, c, h, 2);
     f->branch = take(layout, c, h, 2);
@@ -69,6 +69,7 @@ static void lay_mixers(struct layout *layout, const struct th_cuda *cuda, size_t
     f->rows = take(layout, c, (size_t)f->row_stride, 2);
     f->attended = take(layout, c, larger((size_t)heads * (size_t)dim, (size_t)values), 2);
     f->partial = take(layout, 1, th_cuda_attention_partial_bytes(f->steps, f->splits, heads, dim), 1);
+    f->arrived = take(layout, (size_t)f->steps, (size_t)kv, sizeof(unsigned));
     f->scratch = take(layout, 1, th_cuda_deltanet_scratch_bytes((int)c, b->key_heads, b->value_heads, b->value_dim), 1);
 }
 

@@ -45,21 +45,22 @@ static void draw(struct bench *b, int head, int eos, int slow)
                               .semantic_start = START,
                               .codebook_size = head == 0 ? b->count - 1 : b->count,
                               .stride = b->count,
-                              .last = 1,
                               .slow = slow};
     at.pass = to_device(b->pass, TH_CUDA_PASS_BYTES(COLUMNS));
     at.logits = to_device(b->logits, (size_t)COLUMNS * (size_t)b->count * 2);
     if (b->drawn == NULL) b->drawn = take(COLUMNS * sizeof *b->drawn);
     at.drawn = to_device(b->drawn, COLUMNS * sizeof *at.drawn);
+    at.result = to_device(NULL, COLUMNS * sizeof *at.drawn);
     assert_int_equal(th_cuda_draw(&launch, &at), cudaSuccess);
     free(b->drawn);
-    b->drawn = from_device(at.drawn, COLUMNS * sizeof *at.drawn);
+    b->drawn = from_device(at.result, COLUMNS * sizeof *at.drawn);
     struct th_cuda_pass *after = from_device(at.pass, TH_CUDA_PASS_BYTES(COLUMNS));
     memcpy(b->pass, after, TH_CUDA_PASS_BYTES(COLUMNS));
     free(after);
     release(at.pass);
     release((void *)(uintptr_t)at.logits);
     release(at.drawn);
+    release(at.result);
 }
 
 static float logit_of(const struct bench *b, int i, int k)
