@@ -18,7 +18,7 @@ static_assert(ROWS == 64 && WORKERS == 32 * GROUP, "four row tiles, two warps ea
 
 /* What a block holds in shared memory. Rows of keys and queries are 32 values longer than a head, so that a warp's 16-byte loads of
  * eight rows meet all banks. */
-template <int dim> struct th_tile {
+template <int dim> struct __align__(16) th_tile {
     enum { STRIDE = dim + 32 };
     uint16_t keys[ROWS * STRIDE];
     uint16_t values[ROWS * dim];

@@ -172,7 +172,7 @@ __device__ __forceinline__ float2 gates_of(const struct th_cuda_deltanet &at, co
 /* ---- frames -------------------------------------------------------------------------------------------------------------------
  */
 
-template <int dim> struct th_delta_row {
+template <int dim> struct __align__(16) th_delta_row {
     float raw[2][dim]; /* query, key after the convolution */
     float query[th_delta_part<dim>::PADDED], key[th_delta_part<dim>::PADDED];
     float value[dim], out[dim];
@@ -290,7 +290,7 @@ template <int dim> __global__ void __launch_bounds__(dim) mix_kernel(const struc
 }
 
 /* Rows first.. of a chunk for the block's 32 value channels. */
-template <int dim> struct th_delta_chunk {
+template <int dim> struct __align__(16) th_delta_chunk {
     float query[CHUNK][th_delta_part<dim>::PADDED], key[CHUNK][th_delta_part<dim>::PADDED];
     float value[CHUNK][32];
     float2 gates[CHUNK];
