@@ -354,7 +354,6 @@ static void step_group(struct th_cpu *cpu, struct th_step **live, int n)
         if (TH_FAULT_IS(14) && lane->rows == lane->prompt_rows) plant_placeholder(cpu, live[i], cpu->lm->work.frames);
         memcpy(lane->newest, live[i]->frame, frame_bytes(config));
         lane->tower_rows = lane->rows++;
-        lane->tower_rows++;
     }
 }
 

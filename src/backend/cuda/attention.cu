@@ -18,7 +18,8 @@ static_assert(ROWS == 64 && WORKERS == 32 * GROUP, "four row tiles, two warps ea
 
 /* What a block holds in shared memory. Rows of keys and queries are 32 values longer than a head, so that a warp's 16-byte loads of
  * eight rows meet all banks. */
-template <int dim> struct __align__(16) th_tile {
+template <int dim> struct __align__(16) th_tile
+{
     enum { STRIDE = dim + 32 };
     uint16_t keys[ROWS * STRIDE];
     uint16_t values[ROWS * dim];
@@ -443,7 +444,8 @@ template <int dim> __global__ void __launch_bounds__(dim) combine_kernel(const s
     th_dependency_wait();
     const int head = static_cast<int>(blockIdx.x), column = static_cast<int>(blockIdx.y), i = static_cast<int>(threadIdx.x);
     if (column >= count_of(at.pass, at.tower)) return;
-    const int splits = column_of(at.pass, at.tower, column)->position / ROWS + 1;
+    const int position = column_of(at.pass, at.tower, column)->position, splits = position / ROWS + 1;
+    if (position < 0) return;
     const size_t first = partial_at(at, column, head, 0);
     const float *values = at.partial + first * dim + i;
     float o = 0.0f, most = 0.0f, sum = 0.0f;
@@ -577,25 +579,24 @@ extern "C" cudaError_t th_cuda_attention(const struct th_cuda_launch *launch, co
 }
 
 // clang-format off: one a line
-TH_CUDA_KERNELS(attention) = {
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32, 0>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32, 1>),
-    TH_CUDA_KERNEL(32, 0, combine_kernel<32>),
-    TH_CUDA_KERNEL(32, 0, place_kernel<32>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), prompt_kernel<32>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 0>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 1>),
-    TH_CUDA_KERNEL(64, 0, combine_kernel<64>),
-    TH_CUDA_KERNEL(32, 0, place_kernel<64>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), prompt_kernel<64>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 0>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 1>),
-    TH_CUDA_KERNEL(128, 0, combine_kernel<128>),
-    TH_CUDA_KERNEL(32, 0, place_kernel<128>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), prompt_kernel<128>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 0>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 1>),
-    TH_CUDA_KERNEL(256, 0, combine_kernel<256>),
-    TH_CUDA_KERNEL(32, 0, place_kernel<256>),
-    TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), prompt_kernel<256>),
-    TH_CUDA_KERNELS_END};
+TH_CUDA_KERNELS(attention) = {TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32, 0>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32, 1>),
+                              TH_CUDA_KERNEL(32, 0, combine_kernel<32>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<32>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), prompt_kernel<32>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 0>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 1>),
+                              TH_CUDA_KERNEL(64, 0, combine_kernel<64>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<64>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), prompt_kernel<64>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 0>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 1>),
+                              TH_CUDA_KERNEL(128, 0, combine_kernel<128>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<128>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), prompt_kernel<128>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 0>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 1>),
+                              TH_CUDA_KERNEL(256, 0, combine_kernel<256>),
+                              TH_CUDA_KERNEL(32, 0, place_kernel<256>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), prompt_kernel<256>),
+                              TH_CUDA_KERNELS_END};

@@ -29,7 +29,7 @@ static struct th_cuda_product branch_input(const struct th_cuda *cuda, const str
                                     .x_stride = config->hidden,
                                     .norm = norm,
                                     .eps = (float)config->norm_eps,
-                                    .normed = f->normed};
+                                    .normed = f->at->normed};
 }
 
 /* stream += w attended */
@@ -42,7 +42,7 @@ static thespis_status branch_output(struct th_cuda *cuda, const struct th_cuda_b
         .w = *w,
         .columns = batch->columns,
         .input = TH_CUDA_PLAIN,
-        .x = f->attended,
+        .x = f->at->attended,
         .x_stride = width,
         .outputs = 1,
         .output = {{.kind = TH_CUDA_RESIDUAL, .rows = hidden, .out = f->stream, .stride = hidden}},
@@ -63,14 +63,14 @@ thespis_status th_cuda_attend(struct th_cuda *cuda, const struct th_cuda_batch *
     attention->columns = batch->columns;
     attention->sequential = batch->sequential;
     attention->splits = batch->splits;
-    attention->rows = f->rows;
+    attention->rows = f->at->rows;
     attention->row_stride = f->row_stride;
     attention->keys = state_at(cuda, cache_at);
     attention->values = state_at(cuda, cache_at + cache_bytes);
     attention->lane_stride = cuda->layout.stride;
-    attention->partial = f->partial;
-    attention->arrived = f->arrived;
-    attention->out = f->attended;
+    attention->partial = f->at->partial;
+    attention->arrived = f->at->arrived;
+    attention->out = f->at->attended;
     TH_CUDA(th_cuda_attention(th_cuda_next(cuda), attention), "attention", error);
     return THESPIS_OK;
 }
@@ -83,9 +83,9 @@ static thespis_status attention_layer(struct th_cuda *cuda, const struct th_cuda
     const int dim = config->head_dim, queries = 2 * config->heads * dim, keys = config->kv_heads * dim;
     struct th_cuda_product in = branch_input(cuda, batch, &layer->in, layer->input_norm);
     in.outputs = 3;
-    in.output[0] = store(f->rows, queries, f->row_stride);
-    in.output[1] = store(f->rows + queries, keys, f->row_stride);
-    in.output[2] = store(f->rows + queries + keys, keys, f->row_stride);
+    in.output[0] = store(f->at->rows, queries, f->row_stride);
+    in.output[1] = store(f->at->rows + queries, keys, f->row_stride);
+    in.output[2] = store(f->at->rows + queries + keys, keys, f->row_stride);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &in), "queries, keys and values", error);
     struct th_cuda_attention attention = {.heads = config->heads,
                                           .kv_heads = config->kv_heads,
@@ -118,10 +118,10 @@ static thespis_status delta_layer(struct th_cuda *cuda, const struct th_cuda_bat
     const int values = config->value_heads * config->value_dim;
     struct th_cuda_product in = branch_input(cuda, batch, &layer->in, layer->input_norm);
     in.outputs = 4;
-    in.output[0] = store(f->rows, cuda->channels, f->row_stride);
-    in.output[1] = store(f->rows + cuda->channels, values, f->row_stride);
-    in.output[2] = store(f->rows + cuda->channels + values, config->value_heads, f->row_stride);
-    in.output[3] = store(f->rows + cuda->channels + values + config->value_heads, config->value_heads, f->row_stride);
+    in.output[0] = store(f->at->rows, cuda->channels, f->row_stride);
+    in.output[1] = store(f->at->rows + cuda->channels, values, f->row_stride);
+    in.output[2] = store(f->at->rows + cuda->channels + values, config->value_heads, f->row_stride);
+    in.output[3] = store(f->at->rows + cuda->channels + values + config->value_heads, config->value_heads, f->row_stride);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &in), "DeltaNet's inputs", error);
     const struct th_cuda_state_layout *l = &cuda->layout;
     struct th_cuda_deltanet deltanet = {.pass = f->pass,
@@ -130,7 +130,7 @@ static thespis_status delta_layer(struct th_cuda *cuda, const struct th_cuda_bat
                                         .key_heads = config->key_heads,
                                         .value_heads = config->value_heads,
                                         .dim = config->value_dim,
-                                        .rows = f->rows,
+                                        .rows = f->at->rows,
                                         .row_stride = f->row_stride,
                                         .conv = layer->conv,
                                         .a_log = layer->a_log,
@@ -141,7 +141,7 @@ static thespis_status delta_layer(struct th_cuda *cuda, const struct th_cuda_bat
                                         .ring = state_at(cuda, l->conv_at + (size_t)layer->state * l->conv_bytes),
                                         .lane_stride = l->stride,
                                         .scratch = f->scratch,
-                                        .out = f->attended};
+                                        .out = f->at->attended};
     TH_CUDA(th_cuda_deltanet(th_cuda_next(cuda), &deltanet), "DeltaNet", error);
     return branch_output(cuda, batch, &layer->out, values, error);
 }
@@ -155,7 +155,7 @@ static thespis_status probe_routing(struct th_cuda *cuda, const struct th_cuda_b
     const struct th_cuda_forward *f = cuda->forward;
     const int hidden = config->hidden, top_k = config->top_k;
     if (cuda->probe == NULL) return THESPIS_OK;
-    TH_TRY(th_cuda_probe(cuda, batch, "moe_input", number, hidden, TH_CUDA_BF16, f->normed, hidden, error));
+    TH_TRY(th_cuda_probe(cuda, batch, "moe_input", number, hidden, TH_CUDA_BF16, f->at->normed, hidden, error));
     TH_TRY(th_cuda_probe(cuda, batch, "moe_router", number, config->experts, TH_CUDA_BF16, f->router, f->router_stride, error));
     TH_TRY(th_cuda_probe(cuda, batch, "moe_experts", number, top_k, TH_CUDA_I32, f->chosen, top_k, error));
     TH_TRY(th_cuda_probe(cuda, batch, "moe_weights", number, top_k, TH_CUDA_F32, f->weights, top_k, error));
@@ -174,12 +174,12 @@ thespis_status th_cuda_moe_layer(struct th_cuda *cuda, const struct th_cuda_batc
     struct th_cuda_product in = branch_input(cuda, batch, &layer->moe_in, layer->post_norm);
     if (alone) {
         in.input = TH_CUDA_PLAIN;
-        in.x = f->normed;
+        in.x = f->at->normed;
     }
     in.outputs = 3;
     in.output[0] = store(f->router, config->experts, f->router_stride);
     in.output[1] = (struct th_cuda_output){
-        .kind = TH_CUDA_SILU, .rows = 2 * config->shared_inner, .out = f->inner, .stride = config->shared_inner};
+        .kind = TH_CUDA_SILU, .rows = 2 * config->shared_inner, .out = f->at->inner, .stride = config->shared_inner};
     in.output[2] = (struct th_cuda_output){.kind = TH_CUDA_FLOAT, .rows = 1, .out = f->shared_open, .stride = 1};
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &in), "the router and the shared expert", error);
     struct th_cuda_moe moe = {.experts = layer->experts,
@@ -187,10 +187,10 @@ thespis_status th_cuda_moe_layer(struct th_cuda *cuda, const struct th_cuda_batc
                               .columns = batch->columns,
                               .top_k = config->top_k,
                               .count = &f->pass->backbone_count,
-                              .x = f->normed,
+                              .x = f->at->normed,
                               .router = f->router,
                               .router_stride = f->router_stride,
-                              .shared_act = f->inner,
+                              .shared_act = f->at->inner,
                               .shared_open = f->shared_open,
                               .chosen = f->chosen,
                               .weights = f->weights,
@@ -216,7 +216,7 @@ thespis_status th_cuda_backbone_layer(struct th_cuda *cuda, const struct th_cuda
     return th_cuda_moe_layer(cuda, batch, number, 0, error);
 }
 
-static thespis_status embed_rows(struct th_cuda *cuda, const struct th_cuda_batch *batch, thespis_error *error)
+static thespis_status embed_rows(struct th_cuda *cuda, const struct th_cuda_batch *batch, int drawn, thespis_error *error)
 {
     const struct th_config *config = &cuda->model->config;
     struct th_cuda_forward *f = cuda->forward;
@@ -227,6 +227,8 @@ static thespis_status embed_rows(struct th_cuda *cuda, const struct th_cuda_batc
                                   .codebook_size = config->tower.codebook_size,
                                   .semantic_start = config->semantic_start,
                                   .semantic_end = config->semantic_end,
+                                  .eos = config->eos,
+                                  .drawn = drawn ? f->drawn : NULL,
                                   .scale = (float)(1.0 / sqrt(1.0 + config->tower.backbone_codebooks)),
                                   .embed = cuda->weights.embed,
                                   .code_embed = cuda->weights.code_embed,
@@ -243,33 +245,29 @@ thespis_status th_cuda_norm_rows(struct th_cuda *cuda, int columns, const uint16
     return THESPIS_OK;
 }
 
-thespis_status th_cuda_backbone(struct th_cuda *cuda, const struct th_cuda_batch *batch, int norm, thespis_error *error)
+thespis_status th_cuda_backbone(struct th_cuda *cuda, const struct th_cuda_batch *batch, int drawn, thespis_error *error)
 {
     const struct th_backbone_config *config = &cuda->model->config.backbone;
     struct th_cuda_forward *f = cuda->forward;
-    TH_TRY(embed_rows(cuda, batch, error));
+    TH_TRY(embed_rows(cuda, batch, drawn, error));
     TH_TRY(th_cuda_probe(cuda, batch, "embed", 0, config->hidden, TH_CUDA_BF16, f->stream, config->hidden, error));
     for (int layer = 0; layer < config->layers; layer++) {
         TH_TRY(th_cuda_backbone_layer(cuda, batch, layer, error));
         TH_TRY(th_cuda_probe(cuda, batch, "backbone_layer", layer, config->hidden, TH_CUDA_BF16, f->stream, config->hidden, error));
     }
-    if (!norm) return THESPIS_OK;
     TH_TRY(th_cuda_norm_rows(cuda, batch->columns, f->stream, cuda->weights.final_norm, config->norm_eps, f->final, error));
     return th_cuda_probe(cuda, batch, "backbone_final", 0, config->hidden, TH_CUDA_BF16, f->final, config->hidden, error);
 }
 
-thespis_status th_cuda_candidate_logits(struct th_cuda *cuda, int columns, int norm, thespis_error *error)
+thespis_status th_cuda_candidate_logits(struct th_cuda *cuda, int columns, thespis_error *error)
 {
     const struct th_config *config = &cuda->model->config;
     struct th_cuda_forward *f = cuda->forward;
     struct th_cuda_product head = {.w = cuda->weights.candidates,
                                    .columns = columns,
-                                   .input = norm ? TH_CUDA_NORM : TH_CUDA_PLAIN,
-                                   .x = norm ? f->stream : f->handed,
+                                   .input = TH_CUDA_PLAIN,
+                                   .x = f->handed,
                                    .x_stride = config->backbone.hidden,
-                                   .norm = cuda->weights.final_norm,
-                                   .eps = (float)config->backbone.norm_eps,
-                                   .normed = f->handed,
                                    .outputs = 1,
                                    .output = {store(f->logits, config->candidates, f->logit_stride)}};
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &head), "the main head", error);

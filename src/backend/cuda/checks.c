@@ -114,7 +114,7 @@ static thespis_status run_layer(struct th_cuda *cuda, int part, int layer, int n
     struct th_cuda_forward *f = cuda->forward;
     const int hidden = cuda->model->config.backbone.hidden;
     const struct th_cuda_batch batch = {.tower = part == 1, .columns = n, .count = n, .sequential = 1};
-    uint16_t *inputs[] = {f->stream, f->handed, f->normed};
+    uint16_t *inputs[] = {f->stream, f->handed, f->space[0].normed};
     TH_TRY(upload(cuda, in, n, hidden, inputs[part], error));
     TH_TRY(th_cuda_upload_pass(cuda, n, error));
     if (part == 0) {
@@ -170,12 +170,12 @@ static thespis_status run_head(struct th_cuda *cuda, int part, int n, const floa
     struct th_cuda_forward *f = cuda->forward;
     const int hidden = config->backbone.hidden;
     TH_TRY(upload(cuda, in, n, hidden, part == 0 ? f->stream : f->handed, error));
-    th_cuda_pass_begins(cuda);
+    th_cuda_go_on(cuda, &f->space[0], 1);
     if (part == 0) {
         TH_TRY(th_cuda_norm_rows(cuda, n, f->stream, cuda->weights.final_norm, config->backbone.norm_eps, f->final, error));
         return download(cuda, f->final, TH_CUDA_BF16, n, hidden, hidden, out, error);
     }
-    TH_TRY(part == 1 ? th_cuda_candidate_logits(cuda, n, 0, error) : th_cuda_code_logits(cuda, n, part - 2, 0, error));
+    TH_TRY(part == 1 ? th_cuda_candidate_logits(cuda, n, error) : th_cuda_code_logits(cuda, n, part - 2, 0, error));
     const int count = part == 1 ? config->candidates : config->tower.codebook_size;
     return download(cuda, f->logits, TH_CUDA_BF16, n, f->logit_stride, count, out, error);
 }

@@ -172,7 +172,8 @@ __device__ __forceinline__ float2 gates_of(const struct th_cuda_deltanet &at, co
 /* ---- frames -------------------------------------------------------------------------------------------------------------------
  */
 
-template <int dim> struct __align__(16) th_delta_row {
+template <int dim> struct __align__(16) th_delta_row
+{
     float raw[2][dim]; /* query, key after the convolution */
     float query[th_delta_part<dim>::PADDED], key[th_delta_part<dim>::PADDED];
     float value[dim], out[dim];
@@ -187,10 +188,11 @@ template <int dim> __global__ void __launch_bounds__(dim * 8) frame_kernel(const
     const int head = static_cast<int>(blockIdx.x), column = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
     const int warp = thread / 32, lane = thread % 32;
     th_dependency_release();
-    const bool there = column < at.pass->backbone_count;
-    const th_cuda_column *of = &at.pass->column[there ? column : 0];
+    const bool listed = column < at.pass->backbone_count;
+    const th_cuda_column *of = &at.pass->column[listed ? column : 0];
     const th_delta_shape shape = shape_of(at, dim);
     const int ratio = at.value_heads / at.key_heads, key_head = head / ratio, position = of->position;
+    const bool there = listed && position >= 0;
     const int part = thread / dim; /* query, key, value; threads from 3 dim on have no channel */
     const int channel =
         part < 2 ? part * shape.key_width + key_head * dim + thread % dim : 2 * shape.key_width + head * dim + thread % dim;
@@ -290,7 +292,8 @@ template <int dim> __global__ void __launch_bounds__(dim) mix_kernel(const struc
 }
 
 /* Rows first.. of a chunk for the block's 32 value channels. */
-template <int dim> struct __align__(16) th_delta_chunk {
+template <int dim> struct __align__(16) th_delta_chunk
+{
     float query[CHUNK][th_delta_part<dim>::PADDED], key[CHUNK][th_delta_part<dim>::PADDED];
     float value[CHUNK][32];
     float2 gates[CHUNK];

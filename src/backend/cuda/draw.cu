@@ -507,15 +507,6 @@ __device__ void write_main(const struct th_cuda_draw &at, th_cuda_column *column
     for (int i = 2; i < at.width; i++) column->label[i] = 0;
 }
 
-__device__ void keep_hidden(const struct th_cuda_draw &at, int i, int lane)
-{
-    uint32_t *to =
-        reinterpret_cast<uint32_t *>(reinterpret_cast<char *>(at.lane_hidden) + static_cast<size_t>(lane) * at.lane_stride);
-    const uint32_t *from =
-        reinterpret_cast<const uint32_t *>(at.hidden + static_cast<size_t>(i) * static_cast<size_t>(at.hidden_width));
-    for (int pair = static_cast<int>(threadIdx.x); pair < at.hidden_width / 2; pair += THREADS) to[pair] = from[pair];
-}
-
 __device__ void make_labels(const struct th_cuda_draw &at, int i, const th_cuda_column *column)
 {
     const int width = at.label.width, pairs = width / 2;
@@ -536,7 +527,6 @@ template <int items> __global__ void __launch_bounds__(THREADS) draw_kernel(cons
     if (i >= at.pass->tower_count) return;
     th_cuda_column *column = &at.pass->column[at.pass->capacity + i];
     struct th_cuda_drawn *drawn = &at.drawn[i];
-    if (at.hidden != nullptr) keep_hidden(at, i, column->lane);
     if (at.head == 0) {
         if (threadIdx.x == 0) drawn->failed = TH_CUDA_DRAWN;
         __syncthreads();

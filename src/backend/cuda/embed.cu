@@ -22,6 +22,13 @@ __global__ void __launch_bounds__(THREADS) embed_kernel(const struct th_cuda_emb
     int column = static_cast<int>(blockIdx.x);
     if (column >= at.pass->backbone_count) return;
     const int32_t *frame = at.pass->column[column].input;
+    if (at.drawn != nullptr) {
+        frame = at.pass->column[at.pass->capacity + column].label;
+        if (frame[0] == at.eos || (at.drawn[column].failed != TH_CUDA_DRAWN && at.drawn[column].head <= at.books)) {
+            if (threadIdx.x == 0) at.pass->column[column].position = -1;
+            return;
+        }
+    }
     bool speech = frame[0] >= at.semantic_start && frame[0] <= at.semantic_end;
     const uint16_t *token = at.embed + static_cast<size_t>(frame[0]) * static_cast<size_t>(at.width);
     uint32_t *out = reinterpret_cast<uint32_t *>(at.stream + static_cast<size_t>(column) * static_cast<size_t>(at.width));
@@ -56,6 +63,19 @@ __global__ void __launch_bounds__(THREADS) hand_kernel(const struct th_cuda_hand
     }
 }
 
+__global__ void __launch_bounds__(THREADS) keep_kernel(const struct th_cuda_hand at)
+{
+    th_dependency_release();
+    th_dependency_wait();
+    int column = static_cast<int>(blockIdx.x);
+    if (column >= at.pass->backbone_count || at.pass->column[column].position < 0) return;
+    char *kept = reinterpret_cast<char *>(at.lane_hidden) + static_cast<size_t>(at.pass->column[column].lane) * at.lane_stride;
+    const uint32_t *from =
+        reinterpret_cast<const uint32_t *>(at.final + static_cast<size_t>(column) * static_cast<size_t>(at.width));
+    for (int pair = static_cast<int>(threadIdx.x); pair < at.width / 2; pair += THREADS)
+        reinterpret_cast<uint32_t *>(kept)[pair] = from[pair];
+}
+
 __global__ void __launch_bounds__(THREADS) label_kernel(const struct th_cuda_label at)
 {
     th_dependency_release();
@@ -80,10 +100,15 @@ extern "C" cudaError_t th_cuda_hand(const struct th_cuda_launch *launch, const s
     return th_launch(launch, hand_kernel, dim3(static_cast<unsigned>(hand->columns)), dim3(THREADS), 0, *hand);
 }
 
+extern "C" cudaError_t th_cuda_keep(const struct th_cuda_launch *launch, const struct th_cuda_hand *hand)
+{
+    return th_launch(launch, keep_kernel, dim3(static_cast<unsigned>(hand->columns)), dim3(THREADS), 0, *hand);
+}
+
 extern "C" cudaError_t th_cuda_label(const struct th_cuda_launch *launch, const struct th_cuda_label *label)
 {
     return th_launch(launch, label_kernel, dim3(static_cast<unsigned>(label->columns)), dim3(THREADS), 0, *label);
 }
 
 TH_CUDA_KERNELS(embed) = {TH_CUDA_KERNEL(THREADS, 0, embed_kernel), TH_CUDA_KERNEL(THREADS, 0, hand_kernel),
-                          TH_CUDA_KERNEL(THREADS, 0, label_kernel), TH_CUDA_KERNELS_END};
+                          TH_CUDA_KERNEL(THREADS, 0, keep_kernel), TH_CUDA_KERNEL(THREADS, 0, label_kernel), TH_CUDA_KERNELS_END};

@@ -25,7 +25,7 @@ extern "C" {
 
 /* One row of one lane. */
 struct th_cuda_column {
-    int32_t lane, position;
+    int32_t lane, position; /* position -1: a backbone column that has turned out to be no row */
     /* tower alone */
     int32_t source; /* the backbone column whose final norm is this row's hidden; -1: what the lane keeps */
     int32_t keep;   /* 1: that hidden becomes what the lane keeps */
@@ -62,10 +62,13 @@ struct th_cuda_drawn {
 /* ---- embed.cu: rows in ----------------------------------------------------------------------------------------------------------
  */
 
-/* stream[c] = embedding of the backbone column's frame: token, and for speech the sum of codes 1..books, rounded, times `scale`. */
+/* stream[c] = embedding of the backbone column's frame: token, and for speech the sum of codes 1..books, rounded, times `scale`.
+ * The frame is the column's input; with `drawn`, the label that tower column c has just drawn: then a column whose draw failed or
+ * ended speech is no row, and its position becomes -1. */
 struct th_cuda_embed {
-    const struct th_cuda_pass *pass;
-    int columns, width, books, codebook_size, semantic_start, semantic_end;
+    struct th_cuda_pass *pass;
+    int columns, width, books, codebook_size, semantic_start, semantic_end, eos;
+    const struct th_cuda_drawn *drawn;
     float scale;                        /* 1/sqrt(1 + books) */
     const uint16_t *embed, *code_embed; /* [vocab][width], [books * codebook_size][width] */
     uint16_t *stream;                   /* [columns][width] */
@@ -82,6 +85,8 @@ struct th_cuda_hand {
     uint16_t *handed; /* [columns][width] */
 };
 cudaError_t th_cuda_hand(const struct th_cuda_launch *launch, const struct th_cuda_hand *hand);
+/* lane_hidden = final[c] of every backbone column that is a row; `handed` is not used. */
+cudaError_t th_cuda_keep(const struct th_cuda_launch *launch, const struct th_cuda_hand *hand);
 
 /* out[i] = what the tower's layer adds to its hidden: the label's code of `book` in this layer's table (zero if the label is not
  * speech), plus, with `first`, the sum of the input frame's codes first..codebooks-1 if that is speech. */
@@ -163,12 +168,8 @@ struct th_cuda_draw {
     const uint16_t *logits; /* [columns][stride] bf16 */
     int stride;
     struct th_cuda_drawn *drawn; /* [columns] */
-    const uint16_t *hidden;      /* head 0: [columns][hidden_width], what the lane keeps; NULL: it keeps what it has */
-    int hidden_width;
-    uint16_t *lane_hidden; /* of lane 0 */
-    size_t lane_stride;
-    struct th_cuda_drawn
-        *result; /* [columns], may be the host's: this head ends the frame, drawn and the label go there. Or NULL */
+    /* [columns], may be the host's: this head ends the frame, drawn and the label go there. Or NULL */
+    struct th_cuda_drawn *result;
     /* Then makes the labels that the code or the main token allows, as th_cuda_label does: number k from tables[k] into label.out +
      * k * label_step; label.first counts for number 0 alone. */
     int labels;

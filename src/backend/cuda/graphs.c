@@ -6,7 +6,7 @@ static const struct th_cuda_graph *find(const struct th_cuda_forward *f, const s
 {
     for (int i = 0; i < f->graph_count; i++) {
         const struct th_cuda_step_shape *have = &f->graphs[i].shape;
-        if (have->columns == shape->columns && have->splits == shape->splits && have->source == shape->source) return &f->graphs[i];
+        if (have->columns == shape->columns && have->splits == shape->splits && have->ahead == shape->ahead) return &f->graphs[i];
     }
     return NULL;
 }

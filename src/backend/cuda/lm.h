@@ -21,18 +21,25 @@ struct th_cuda_batch {
     int splits;     /* of attention, where not sequential */
 };
 
-/* Where the hidden of a step's columns comes from. */
-enum th_cuda_source {
-    TH_CUDA_KEPT,   /* the lanes: no column needs the backbone (the first frame after a prompt) */
-    TH_CUDA_STEADY, /* the column's own backbone column: every lane drew a frame last time */
-    TH_CUDA_MIXED   /* as each column says */
-};
-
 /* What a step is launched for. */
 struct th_cuda_step_shape {
     int columns; /* a power of two */
     int splits;  /* of attention */
-    enum th_cuda_source source;
+    int ahead;   /* 1: every lane's hidden is there; the new frame goes through the backbone while its last codes are drawn.
+                    0: backbone first, for columns that need it, and no further (while something is probed) */
+};
+
+/* What a row's way through a layer is written into. Two of them: of the backbone and of all prompts, and of those tower layers that
+ * run beside the backbone. */
+struct th_cuda_space {
+    uint16_t *normed;             /* [C][2H] inputs of products after their norm */
+    uint16_t *rows;               /* [C][row_stride] what attention and DeltaNet take */
+    uint16_t *attended;           /* [C][heads * head_dim or value_heads * value_dim] */
+    uint16_t *inner;              /* [C][tower inner or shared_inner] */
+    float *partial;               /* of attention, [steps] columns */
+    unsigned *arrived;            /* of attention, [steps][kv_heads] */
+    struct th_cuda_launch launch; /* of the next kernel */
+    int late;                     /* so many of the next kernels do not start early */
 };
 
 /* A captured step. */
@@ -53,21 +60,19 @@ struct th_cuda_forward {
     struct th_cuda_pass *pass, *host_pass;    /* device; pinned */
     struct th_cuda_drawn *drawn, *host_drawn; /* [steps]: device; pinned, written by the last draw */
 
+    struct th_cuda_space space[2], *at; /* at: of the kernels being launched */
+    cudaStream_t beside;                /* of the tower layers that run beside the backbone */
+    cudaEvent_t parted, joined;
+
     uint16_t *stream;   /* [C][H] the backbone's residual stream */
-    uint16_t *normed;   /* [C][2H] inputs of products after their norm */
-    uint16_t *rows;     /* [C][row_stride] what attention and DeltaNet take */
-    uint16_t *attended; /* [C][heads * head_dim or value_heads * value_dim] */
     uint16_t *final;    /* [C][H] after the backbone's final norm */
     uint16_t *handed;   /* [C][H] what a tower layer takes */
     uint16_t *label;    /* [shared layers + 1][C][H] labels of a frame's first layers; the first of them also that of all others */
     uint16_t *tower[2]; /* [C][H] the stream inside a tower layer; layers take turns */
-    uint16_t *inner;    /* [C][tower inner or shared_inner] */
     uint16_t *router;   /* [C][router_stride] */
     uint16_t *logits;   /* [C][logit_stride] */
     uint16_t *branch;   /* [C][H] what the MoE adds, for checks */
     float *shared_open; /* [C] */
-    float *partial;     /* of attention, [steps] columns */
-    unsigned *arrived;  /* of attention, [steps][kv_heads] */
     float *scratch;     /* of DeltaNet */
     int32_t *chosen;    /* [C][top_k]; these and the next as in struct th_cuda_moe */
     float *weights, *scales;
@@ -78,8 +83,6 @@ struct th_cuda_forward {
 
     struct th_cuda_graph graphs[TH_CUDA_GRAPHS];
     int graph_count;
-    struct th_cuda_launch launch; /* of the next kernel */
-    int first;                    /* that is the first of a pass */
 };
 
 static inline const uint16_t *th_cuda_bf16(const void *p)
@@ -90,17 +93,17 @@ static inline const uint16_t *th_cuda_bf16(const void *p)
 /* backbone.c */
 /* One layer over forward->stream, in place. */
 thespis_status th_cuda_backbone_layer(struct th_cuda *cuda, const struct th_cuda_batch *batch, int layer, thespis_error *error);
-/* Only its MoE, from forward->normed: into forward->branch, and, with `add`, into the stream. */
+/* Only its MoE, from the space's normed: into forward->branch, and, with `add`, into the stream. */
 thespis_status th_cuda_moe_layer(struct th_cuda *cuda, const struct th_cuda_batch *batch, int layer, int alone,
                                  thespis_error *error);
-/* The pass's backbone columns -> forward->stream; with `norm`, forward->final. */
-thespis_status th_cuda_backbone(struct th_cuda *cuda, const struct th_cuda_batch *batch, int norm, thespis_error *error);
-/* forward->handed (PLAIN), or the norm of forward->stream, which becomes forward->handed, -> forward->logits. */
-thespis_status th_cuda_candidate_logits(struct th_cuda *cuda, int columns, int norm, thespis_error *error);
+/* The pass's backbone columns -> forward->final. drawn: their frames are the labels that the tower's columns have just drawn. */
+thespis_status th_cuda_backbone(struct th_cuda *cuda, const struct th_cuda_batch *batch, int drawn, thespis_error *error);
+/* forward->handed -> forward->logits */
+thespis_status th_cuda_candidate_logits(struct th_cuda *cuda, int columns, thespis_error *error);
 /* out = norm(x), [columns][H] */
 thespis_status th_cuda_norm_rows(struct th_cuda *cuda, int columns, const uint16_t *x, const float *w, double eps, uint16_t *out,
                                  thespis_error *error);
-/* Fills in what backbone and tower have in common, and runs it: forward->rows -> forward->attended. */
+/* Fills in what backbone and tower have in common, and runs it: rows -> attended. */
 thespis_status th_cuda_attend(struct th_cuda *cuda, const struct th_cuda_batch *batch, struct th_cuda_attention *attention,
                               size_t cache_at, size_t cache_bytes, thespis_error *error);
 
@@ -121,8 +124,8 @@ thespis_status th_cuda_tower(struct th_cuda *cuda, const struct th_cuda_batch *b
 thespis_status th_cuda_code_logits(struct th_cuda *cuda, int columns, int head, int norm, thespis_error *error);
 
 /* work.c */
-/* Marks the next kernel as the first of a pass, which waits for all that came before; those after it may start early. */
-void th_cuda_pass_begins(struct th_cuda *cuda);
+/* Goes on in that space, on its stream; the next `late` kernels wait for all that came before, those after them may start early. */
+void th_cuda_go_on(struct th_cuda *cuda, struct th_cuda_space *space, int late);
 /* The launch of the next kernel. */
 const struct th_cuda_launch *th_cuda_next(struct th_cuda *cuda);
 /* Host pass -> device: header and columns of a pass of `columns` (the bucket). */

@@ -26,17 +26,28 @@ static thespis_status finish(struct th_cuda *cuda, const char *what, thespis_err
     return THESPIS_OK;
 }
 
+static struct th_cuda_hand hidden_of(const struct th_cuda *cuda, int columns)
+{
+    return (struct th_cuda_hand){.pass = cuda->forward->pass,
+                                 .columns = columns,
+                                 .width = cuda->model->config.backbone.hidden,
+                                 .final = cuda->forward->final,
+                                 .lane_hidden = (uint16_t *)(void *)(cuda->state + cuda->layout.hidden_at),
+                                 .lane_stride = cuda->layout.stride,
+                                 .handed = cuda->forward->handed};
+}
+
 static thespis_status hand_over(struct th_cuda *cuda, int columns, thespis_error *error)
 {
-    struct th_cuda_forward *f = cuda->forward;
-    struct th_cuda_hand hand = {.pass = f->pass,
-                                .columns = columns,
-                                .width = cuda->model->config.backbone.hidden,
-                                .final = f->final,
-                                .lane_hidden = (uint16_t *)(void *)(cuda->state + cuda->layout.hidden_at),
-                                .lane_stride = cuda->layout.stride,
-                                .handed = f->handed};
+    struct th_cuda_hand hand = hidden_of(cuda, columns);
     TH_CUDA(th_cuda_hand(th_cuda_next(cuda), &hand), "the tower's rows", error);
+    return THESPIS_OK;
+}
+
+static thespis_status keep_hidden(struct th_cuda *cuda, int columns, thespis_error *error)
+{
+    struct th_cuda_hand hand = hidden_of(cuda, columns);
+    TH_CUDA(th_cuda_keep(th_cuda_next(cuda), &hand), "the lanes' hidden", error);
     return THESPIS_OK;
 }
 
@@ -80,7 +91,7 @@ static thespis_status run_piece(struct th_cuda *cuda, int number, int rows, int 
     struct th_cuda_batch backbone = {.columns = rows, .count = rows, .sequential = 1};
     struct th_cuda_batch tower = {.tower = 1, .columns = tower_rows, .count = tower_rows, .sequential = 1};
     TH_TRY(th_cuda_upload_pass(cuda, rows, error));
-    TH_TRY(th_cuda_backbone(cuda, &backbone, 1, error));
+    TH_TRY(th_cuda_backbone(cuda, &backbone, 0, error));
     if (tower_rows > 0) {
         TH_TRY(hand_over(cuda, tower_rows, error));
         TH_TRY(th_cuda_tower(cuda, &tower, error));
@@ -143,7 +154,7 @@ static void add_labels(const struct th_cuda *cuda, int head, struct th_cuda_draw
     draw->label_step = (size_t)cuda->forward->capacity * (size_t)tower->hidden;
 }
 
-static thespis_status draw(struct th_cuda *cuda, const struct th_cuda_batch *batch, int head, int keep, thespis_error *error)
+static thespis_status draw(struct th_cuda *cuda, const struct th_cuda_batch *batch, int head, thespis_error *error)
 {
     const struct th_config *config = &cuda->model->config;
     struct th_cuda_forward *f = cuda->forward;
@@ -161,51 +172,66 @@ static thespis_status draw(struct th_cuda *cuda, const struct th_cuda_batch *bat
                                 .logits = f->logits,
                                 .stride = f->logit_stride,
                                 .drawn = f->drawn,
-                                .hidden = keep ? f->handed : NULL,
-                                .hidden_width = config->backbone.hidden,
-                                .lane_hidden = (uint16_t *)(void *)(cuda->state + cuda->layout.hidden_at),
-                                .lane_stride = cuda->layout.stride,
                                 .result = head == config->tower.residual_layers ? f->host_drawn : NULL};
     add_labels(cuda, head, &draw);
     TH_CUDA(th_cuda_draw(th_cuda_next(cuda), &draw), "a draw", error);
     return THESPIS_OK;
 }
 
-/* The tower's row of every column. The frame is its own label, filled in code by code. */
-static thespis_status step_tower(struct th_cuda *cuda, const struct th_cuda_batch *batch, thespis_error *error)
+/* Tower layers first..end-1 of every column. The frame is its own label, filled in code by code. What layer `first` takes is in
+ * forward->handed. */
+static thespis_status step_tower(struct th_cuda *cuda, const struct th_cuda_batch *batch, int first, int end, thespis_error *error)
 {
     const int shared = cuda->model->config.tower.shared_layers;
     int handed = 1; /* forward->handed is what the next layer takes */
-    for (int t = 0; t < cuda->tower_layers; t++) {
+    for (int t = first; t < end; t++) {
         TH_TRY(th_cuda_tower_layer(cuda, batch, t, !handed, error));
         handed = cuda->probe != NULL;
         if (handed) TH_TRY(th_cuda_tower_hand_on(cuda, batch, t, error));
         if (t < shared) continue;
         TH_TRY(th_cuda_code_logits(cuda, batch->columns, t - shared, !handed, error));
         handed = 1;
-        TH_TRY(draw(cuda, batch, t - shared + 1, 0, error));
+        TH_TRY(draw(cuda, batch, t - shared + 1, error));
     }
+    return THESPIS_OK;
+}
+
+/* The rest of the frame's codes on one stream; on the other the frame's way through the backbone, which needs only its first codes.
+ * Each has its own space. */
+static thespis_status step_both(struct th_cuda *cuda, const struct th_cuda_batch *backbone, const struct th_cuda_batch *tower,
+                                int first, thespis_error *error)
+{
+    struct th_cuda_forward *f = cuda->forward;
+    TH_CUDA(cudaEventRecord(f->parted, cuda->stream), "parting", error);
+    TH_CUDA(cudaStreamWaitEvent(f->beside, f->parted, 0), "parting", error);
+    th_cuda_go_on(cuda, &f->space[1], 1);
+    TH_TRY(step_tower(cuda, tower, first, cuda->tower_layers, error));
+    TH_CUDA(cudaEventRecord(f->joined, f->beside), "joining", error);
+    th_cuda_go_on(cuda, &f->space[0], 2); /* what follows the embedding may read positions early, which that may change */
+    TH_TRY(th_cuda_backbone(cuda, backbone, 1, error));
+    TH_TRY(keep_hidden(cuda, backbone->columns, error));
+    TH_CUDA(cudaStreamWaitEvent(cuda->stream, f->joined, 0), "joining", error);
     return THESPIS_OK;
 }
 
 thespis_status th_cuda_step_kernels(struct th_cuda *cuda, const struct th_cuda_step_shape *shape, thespis_error *error)
 {
+    const struct th_tower_config *config = &cuda->model->config.tower;
     struct th_cuda_forward *f = cuda->forward;
     struct th_cuda_batch backbone = {.columns = shape->columns, .count = f->host_pass->backbone_count, .splits = shape->splits};
     struct th_cuda_batch tower = backbone;
     tower.tower = 1;
     tower.count = f->host_pass->tower_count;
-    const int steady = shape->source == TH_CUDA_STEADY && cuda->probe == NULL; /* probes see the final norm apart */
     TH_TRY(th_cuda_upload_pass(cuda, shape->columns, error));
-    if (shape->source != TH_CUDA_KEPT) TH_TRY(th_cuda_backbone(cuda, &backbone, !steady, error));
-    if (!steady) TH_TRY(hand_over(cuda, shape->columns, error));
-    TH_TRY(th_cuda_candidate_logits(cuda, shape->columns, steady, error));
-    TH_TRY(draw(cuda, &tower, 0, steady, error));
-    TH_TRY(step_tower(cuda, &tower, error));
-    TH_CUDA(
-        cudaMemcpyAsync(f->host_drawn, f->drawn, (size_t)shape->columns * sizeof *f->drawn, cudaMemcpyDeviceToHost, cuda->stream),
-        "drawn frames", error);
-    return THESPIS_OK;
+    if (!shape->ahead && backbone.count > 0) TH_TRY(th_cuda_backbone(cuda, &backbone, 0, error));
+    TH_TRY(hand_over(cuda, shape->columns, error));
+    TH_TRY(th_cuda_candidate_logits(cuda, shape->columns, error));
+    TH_TRY(draw(cuda, &tower, 0, error));
+    if (!shape->ahead) return step_tower(cuda, &tower, 0, cuda->tower_layers, error);
+    /* codes 1..B enter the backbone's row; code j is drawn after layer shared_layers + j - 1 */
+    const int before = config->backbone_codebooks > 0 ? config->shared_layers + config->backbone_codebooks : 0;
+    TH_TRY(step_tower(cuda, &tower, 0, before, error));
+    return step_both(cuda, &backbone, &tower, before, error);
 }
 
 /* ---- step: the lanes -----------------------------------------------------------------------------------------------------------
@@ -260,29 +286,60 @@ static int power_of_two(int n, int least)
     return p;
 }
 
-/* The step of these lanes in host_pass, and its shape. */
-static struct th_cuda_step_shape describe_step(struct th_cuda *cuda, struct th_step **live, int n)
+/* At least what these rows need. A graph is made for each number, so there are few. */
+static int splits_for(const struct th_cuda *cuda, int furthest)
+{
+    int splits = 4;
+    while (splits < furthest / TH_CUDA_SPLIT + 1) splits *= 4;
+    return splits < cuda->forward->splits ? splits : cuda->forward->splits;
+}
+
+static int is_fresh(const struct th_cuda_lane *lane) /* it has a drawn frame that the backbone has not seen */
+{
+    return lane->backbone_rows < lane->rows;
+}
+
+/* The step of these lanes in host_pass, and its shape. Backbone columns: with `ahead` the row that each lane is about to draw, else
+ * the newest row of lanes that are fresh. */
+static struct th_cuda_step_shape describe_step(struct th_cuda *cuda, struct th_step **live, int n, int ahead)
 {
     struct th_cuda_pass *pass = cuda->forward->host_pass;
     const int columns = power_of_two(n, 1);
     int backbone = 0, furthest = 0;
     for (int i = 0; i < n; i++) {
         const struct th_cuda_lane *lane = &cuda->lanes[live[i]->lane];
-        const int fresh = lane->backbone_rows < lane->rows; /* a drawn frame that the backbone has not seen */
         struct th_cuda_column *column = &pass->column[columns + i];
-        describe_column(cuda, live[i], fresh ? backbone : -1, column);
-        if (fresh) pass->column[backbone++] = *column;
-        furthest = column->position > furthest ? column->position : furthest;
+        describe_column(cuda, live[i], !ahead && is_fresh(lane) ? backbone : -1, column);
+        if (ahead || is_fresh(lane)) {
+            pass->column[backbone] = *column;
+            pass->column[backbone++].position = ahead ? lane->rows : lane->rows - 1;
+        }
+        furthest = lane->rows > furthest ? lane->rows : furthest;
     }
     *pass = (struct th_cuda_pass){.backbone_count = backbone, .tower_count = n, .capacity = columns};
-    int splits = 4; /* a quarter of the buckets would do: a graph is made for each */
-    while (splits < furthest / TH_CUDA_SPLIT + 1) splits *= 4;
-    if (splits > cuda->forward->splits) splits = cuda->forward->splits;
-    return (struct th_cuda_step_shape){.columns = columns,
-                                       .splits = splits,
-                                       .source = backbone == n   ? TH_CUDA_STEADY
-                                                 : backbone == 0 ? TH_CUDA_KEPT
-                                                                 : TH_CUDA_MIXED};
+    return (struct th_cuda_step_shape){.columns = columns, .splits = splits_for(cuda, furthest), .ahead = ahead};
+}
+
+/* Lanes that were stepped while something was probed: their newest rows go through the backbone. */
+static thespis_status catch_up(struct th_cuda *cuda, struct th_step **live, int n, thespis_error *error)
+{
+    struct th_cuda_pass *pass = cuda->forward->host_pass;
+    int count = 0, furthest = 0;
+    for (int i = 0; i < n; i++) {
+        const struct th_cuda_lane *lane = &cuda->lanes[live[i]->lane];
+        if (!is_fresh(lane)) continue;
+        describe_column(cuda, live[i], -1, &pass->column[count++]);
+        furthest = lane->rows > furthest ? lane->rows : furthest;
+    }
+    if (count == 0) return THESPIS_OK;
+    *pass = (struct th_cuda_pass){.backbone_count = count, .capacity = count};
+    struct th_cuda_batch batch = {.columns = count, .count = count, .splits = splits_for(cuda, furthest)};
+    TH_TRY(th_cuda_upload_pass(cuda, count, error));
+    TH_TRY(th_cuda_backbone(cuda, &batch, 0, error));
+    TH_TRY(keep_hidden(cuda, count, error));
+    TH_TRY(finish(cuda, "rows of a step", error));
+    for (int i = 0; i < n; i++) cuda->lanes[live[i]->lane].backbone_rows = cuda->lanes[live[i]->lane].rows;
+    return THESPIS_OK;
 }
 
 static thespis_status draw_failure(const struct th_cuda_lane *lane, const struct th_cuda_drawn *drawn, struct th_step *step)
@@ -301,7 +358,7 @@ static thespis_status draw_failure(const struct th_cuda_lane *lane, const struct
 }
 
 /* What came of a step enters its lane, as the portable sampler and the CPU backend do it. */
-static void take_frame(struct th_cuda *cuda, struct th_step *step, const struct th_cuda_drawn *drawn)
+static void take_frame(struct th_cuda *cuda, struct th_step *step, const struct th_cuda_drawn *drawn, int ahead)
 {
     const struct th_config *config = &cuda->model->config;
     struct th_cuda_lane *lane = &cuda->lanes[step->lane];
@@ -315,19 +372,23 @@ static void take_frame(struct th_cuda *cuda, struct th_step *step, const struct 
     }
     if (drawn->failed != TH_CUDA_DRAWN) {
         step->status = draw_failure(lane, drawn, step);
+        if (ahead && drawn->head > config->tower.backbone_codebooks) lane->begun = 0; /* the backbone has gone on without it */
         return;
     }
     if (lane->ended) return; /* end of speech is no row */
     memcpy(lane->newest, step->frame, frame_bytes(config));
     lane->tower_rows = lane->rows++;
+    if (ahead) lane->backbone_rows = lane->rows;
 }
 
 static thespis_status step_group(struct th_cuda *cuda, struct th_step **live, int n, thespis_error *error)
 {
-    struct th_cuda_step_shape shape = describe_step(cuda, live, n);
+    const int ahead = cuda->probe == NULL; /* a probe sees rows in the order of the portable backend */
+    if (ahead) TH_TRY(catch_up(cuda, live, n, error));
+    struct th_cuda_step_shape shape = describe_step(cuda, live, n, ahead);
     TH_TRY(th_cuda_run_step(cuda, &shape, error));
     TH_TRY(finish(cuda, "a step", error));
-    for (int i = 0; i < n; i++) take_frame(cuda, live[i], &cuda->forward->host_drawn[i]);
+    for (int i = 0; i < n; i++) take_frame(cuda, live[i], &cuda->forward->host_drawn[i], ahead);
     return THESPIS_OK;
 }
 

@@ -66,7 +66,7 @@ static thespis_status join(struct th_cuda *cuda, const struct th_cuda_batch *bat
         .norm2 = layer->hnorm,
         .first2 = follow ? cuda->weights.tower[t - 1].final_norm : NULL,
         .eps = (float)config->norm_eps,
-        .normed = f->normed,
+        .normed = f->at->normed,
         .first = follow ? f->handed : NULL,
         .outputs = 1,
         .output = {{.kind = TH_CUDA_STORE, .rows = config->hidden, .out = f->tower[t % 2], .stride = config->hidden}},
@@ -88,7 +88,7 @@ static struct th_cuda_product branch_input(const struct th_cuda *cuda, const str
                                     .x_stride = config->hidden,
                                     .norm = norm,
                                     .eps = (float)config->norm_eps,
-                                    .normed = f->normed,
+                                    .normed = f->at->normed,
                                     .outputs = 1,
                                     .output = {output}};
 }
@@ -114,7 +114,8 @@ static thespis_status attend(struct th_cuda *cuda, const struct th_cuda_batch *b
     const struct th_cuda_tower_layer *layer = &cuda->weights.tower[t];
     struct th_cuda_forward *f = cuda->forward;
     const int dim = config->head_dim, queries = config->heads * dim, keys = config->kv_heads * dim;
-    struct th_cuda_output rows = {.kind = TH_CUDA_STORE, .rows = 2 * queries + 2 * keys, .out = f->rows, .stride = f->row_stride};
+    struct th_cuda_output rows = {
+        .kind = TH_CUDA_STORE, .rows = 2 * queries + 2 * keys, .out = f->at->rows, .stride = f->row_stride};
     struct th_cuda_product in = branch_input(cuda, batch, t, &layer->wqkv, layer->attention_norm, rows);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &in), "the tower's queries, keys and values", error);
     struct th_cuda_attention attention = {.heads = config->heads,
@@ -133,7 +134,7 @@ static thespis_status attend(struct th_cuda *cuda, const struct th_cuda_batch *b
                                           .pairs = f->tower_rope.pairs};
     const struct th_cuda_state_layout *l = &cuda->layout;
     TH_TRY(th_cuda_attend(cuda, batch, &attention, l->tower_at + 2 * (size_t)t * l->tower_bytes, l->tower_bytes, error));
-    struct th_cuda_product out = branch_output(cuda, batch, t, &layer->wo, f->attended, queries);
+    struct th_cuda_product out = branch_output(cuda, batch, t, &layer->wo, f->at->attended, queries);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &out), "the tower's attention output", error);
     return THESPIS_OK;
 }
@@ -143,10 +144,10 @@ static thespis_status feed_forward(struct th_cuda *cuda, const struct th_cuda_ba
     const struct th_tower_config *config = &cuda->model->config.tower;
     const struct th_cuda_tower_layer *layer = &cuda->weights.tower[t];
     struct th_cuda_forward *f = cuda->forward;
-    struct th_cuda_output act = {.kind = TH_CUDA_SILU, .rows = 2 * config->inner, .out = f->inner, .stride = config->inner};
+    struct th_cuda_output act = {.kind = TH_CUDA_SILU, .rows = 2 * config->inner, .out = f->at->inner, .stride = config->inner};
     struct th_cuda_product in = branch_input(cuda, batch, t, &layer->w13, layer->ffn_norm, act);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &in), "the tower's gate and up", error);
-    struct th_cuda_product out = branch_output(cuda, batch, t, &layer->w2, f->inner, config->inner);
+    struct th_cuda_product out = branch_output(cuda, batch, t, &layer->w2, f->at->inner, config->inner);
     TH_CUDA(th_cuda_product(th_cuda_next(cuda), &out), "the tower's down", error);
     return THESPIS_OK;
 }

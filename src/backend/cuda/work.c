@@ -43,33 +43,38 @@ static void lay_streams(struct layout *layout, const struct th_config *config, s
 {
     const size_t h = (size_t)config->backbone.hidden;
     f->stream = take(layout, c, h, 2);
-    f->normed = take(layout, c, 2 * h, 2);
     f->final = take(layout, c, h, 2);
     f->handed = take(layout, c, h, 2);
     f->label = take(layout, c * (size_t)(config->tower.shared_layers + 1), h, 2);
     f->tower[0] = take(layout, c, h, 2);
     f->tower[1] = take(layout, c, h, 2);
     f->branch = take(layout, c, h, 2);
-    f->inner = take(layout, c, larger((size_t)config->tower.inner, (size_t)config->backbone.shared_inner), 2);
     int most = config->candidates > config->tower.codebook_size ? config->candidates : config->tower.codebook_size;
     f->logit_stride = aligned(most);
     f->logits = take(layout, c, (size_t)f->logit_stride, 2);
 }
 
-static void lay_mixers(struct layout *layout, const struct th_cuda *cuda, size_t c, struct th_cuda_forward *f)
+/* A space for c columns. */
+static void lay_space(struct layout *layout, const struct th_cuda *cuda, size_t c, struct th_cuda_forward *f,
+                      struct th_cuda_space *space)
 {
     const struct th_backbone_config *b = &cuda->model->config.backbone;
     const struct th_tower_config *t = &cuda->model->config.tower;
-    const int heads = larger((size_t)b->heads, (size_t)t->heads) == (size_t)b->heads ? b->heads : t->heads;
-    const int dim = b->head_dim > t->head_dim ? b->head_dim : t->head_dim,
-              kv = b->kv_heads > t->kv_heads ? b->kv_heads : t->kv_heads;
+    const int heads = b->heads > t->heads ? b->heads : t->heads, kv = b->kv_heads > t->kv_heads ? b->kv_heads : t->kv_heads;
+    const int dim = b->head_dim > t->head_dim ? b->head_dim : t->head_dim;
     const int attention = (2 * heads + 2 * kv) * dim, values = b->value_heads * b->value_dim;
     const int delta = cuda->channels + values + 2 * b->value_heads;
     f->row_stride = aligned(attention > delta ? attention : delta);
-    f->rows = take(layout, c, (size_t)f->row_stride, 2);
-    f->attended = take(layout, c, larger((size_t)heads * (size_t)dim, (size_t)values), 2);
-    f->partial = take(layout, 1, th_cuda_attention_partial_bytes(f->steps, f->splits, heads, dim), 1);
-    f->arrived = take(layout, (size_t)f->steps, (size_t)kv, sizeof(unsigned));
+    space->normed = take(layout, c, 2 * (size_t)b->hidden, 2);
+    space->rows = take(layout, c, (size_t)f->row_stride, 2);
+    space->attended = take(layout, c, larger((size_t)heads * (size_t)dim, (size_t)values), 2);
+    space->inner = take(layout, c, larger((size_t)t->inner, (size_t)b->shared_inner), 2);
+    space->partial = take(layout, 1, th_cuda_attention_partial_bytes(f->steps, f->splits, heads, dim), 1);
+    space->arrived = take(layout, (size_t)f->steps, (size_t)kv, sizeof(unsigned));
+}
+
+static void lay_delta(struct layout *layout, const struct th_backbone_config *b, size_t c, struct th_cuda_forward *f)
+{
     f->scratch = take(layout, 1, th_cuda_deltanet_scratch_bytes((int)c, b->key_heads, b->value_heads, b->value_dim), 1);
 }
 
@@ -105,7 +110,9 @@ static size_t lay_out(const struct th_cuda *cuda, int lanes, int max_rows, void 
     f->pass = take(&layout, 1, TH_CUDA_PASS_BYTES(f->capacity), 1);
     f->drawn = take(&layout, (size_t)f->steps, 1, sizeof(struct th_cuda_drawn));
     lay_streams(&layout, config, (size_t)f->capacity, f);
-    lay_mixers(&layout, cuda, (size_t)f->capacity, f);
+    lay_space(&layout, cuda, (size_t)f->capacity, f, &f->space[0]);
+    lay_space(&layout, cuda, (size_t)f->steps, f, &f->space[1]);
+    lay_delta(&layout, &config->backbone, (size_t)f->capacity, f);
     lay_moe(&layout, config, (size_t)f->capacity, f);
     return layout.used;
 }
@@ -158,8 +165,14 @@ thespis_status th_cuda_forward_open(struct th_cuda *cuda, thespis_error *error)
     memset(f->host_pass, 0, TH_CUDA_PASS_BYTES(f->capacity));
     TH_TRY(fill_rope(&f->backbone_rope, config->backbone.rotary_dim, config->backbone.rope_theta, cuda->max_rows, error));
     TH_TRY(fill_rope(&f->tower_rope, config->tower.rotary_dim, config->tower.rope_theta, cuda->max_rows, error));
-    f->launch = cuda->launch;
-    f->first = 1;
+    int least, greatest;
+    TH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream", error);
+    TH_CUDA(cudaStreamCreateWithPriority(&f->beside, cudaStreamNonBlocking, least), "a stream", error);
+    TH_CUDA(cudaEventCreateWithFlags(&f->parted, cudaEventDisableTiming), "an event", error);
+    TH_CUDA(cudaEventCreateWithFlags(&f->joined, cudaEventDisableTiming), "an event", error);
+    f->space[0].launch.stream = cuda->stream;
+    f->space[1].launch.stream = f->beside;
+    th_cuda_go_on(cuda, &f->space[0], 1);
     return THESPIS_OK;
 }
 
@@ -169,6 +182,9 @@ void th_cuda_forward_close(struct th_cuda *cuda)
     if (f == NULL) return;
     if (cuda->stream != NULL) cudaStreamSynchronize(cuda->stream);
     th_cuda_graphs_release(f);
+    if (f->beside != NULL) cudaStreamDestroy(f->beside);
+    if (f->parted != NULL) cudaEventDestroy(f->parted);
+    if (f->joined != NULL) cudaEventDestroy(f->joined);
     cudaFree(f->memory);
     cudaFreeHost(f->host_pass);
     cudaFreeHost(f->host_drawn);
@@ -179,23 +195,24 @@ void th_cuda_forward_close(struct th_cuda *cuda)
 /* ---- a pass
  * ---------------------------------------------------------------------------------------------------------------------- */
 
-void th_cuda_pass_begins(struct th_cuda *cuda)
+void th_cuda_go_on(struct th_cuda *cuda, struct th_cuda_space *space, int late)
 {
-    cuda->forward->first = 1;
+    cuda->forward->at = space;
+    space->late = late;
 }
 
 const struct th_cuda_launch *th_cuda_next(struct th_cuda *cuda)
 {
-    struct th_cuda_forward *f = cuda->forward;
-    f->launch.early = f->first ? 0 : cuda->launch.early;
-    f->first = 0;
-    return &f->launch;
+    struct th_cuda_space *space = cuda->forward->at;
+    space->launch.early = space->late > 0 ? 0 : cuda->launch.early;
+    space->late -= space->late > 0;
+    return &space->launch;
 }
 
 thespis_status th_cuda_upload_pass(struct th_cuda *cuda, int columns, thespis_error *error)
 {
     struct th_cuda_forward *f = cuda->forward;
-    th_cuda_pass_begins(cuda);
+    th_cuda_go_on(cuda, &f->space[0], 1);
     TH_CUDA(cudaMemcpyAsync(f->pass, f->host_pass, TH_CUDA_PASS_BYTES(columns), cudaMemcpyHostToDevice, cuda->stream),
             "columns of a pass", error);
     return THESPIS_OK;

@@ -12,7 +12,11 @@
 
 #include "backend/backend.h"
 
+#ifdef TEST_CUDA_LANES
+#define ROWS 21 /* an emulated device is slow */
+#else
 #define ROWS 37
+#endif
 #define SHORT 8 /* rows for the slow portable kernels */
 #define FRAMES 4
 #define MAX_WIDTH 33
@@ -272,6 +276,33 @@ static void frames_fed_are_frames_drawn(void **unused)
     backend->ops->close(backend);
 }
 
+/* A prompt that goes on after frames were drawn is one that held them: the row before the new ones gets its tower row then. */
+static void prompts_go_on_after_frames(void **unused)
+{
+    (void)unused;
+    thespis_error error;
+    const int width = model->config.frame_width, first = 9, more = 3;
+    int32_t rows[ROWS * MAX_WIDTH], all[ROWS * MAX_WIDTH], frames[2][MAX_WIDTH];
+    struct th_backend *backend = open_lanes(2, THESPIS_ISA_AUTO, 2);
+    struct th_sampling sampling = sampling_of(3);
+    make_rows(rows, ROWS, 70);
+    memcpy(all, rows, sizeof all);
+    assert_int_equal(backend->ops->begin(backend, 0, &sampling, &error), THESPIS_OK);
+    feed(backend, 0, rows, first, first);
+    for (int i = 0; i < 2; i++) { /* rows 9 and 10 are speech: forced here, fed below */
+        struct th_step one = {.lane = 0, .forced = rows + (first + i) * width, .frame = frames[0]};
+        assert_int_equal(backend->ops->step(backend, &one, 1, &error), THESPIS_OK);
+    }
+    feed(backend, 0, rows + (first + 2) * width, more, more);
+    assert_int_equal(backend->ops->begin(backend, 1, &sampling, &error), THESPIS_OK);
+    feed(backend, 1, all, first + 2 + more, first + 2 + more);
+    for (int i = 0; i < 2; i++) {
+        for (int lane = 0; lane < 2; lane++) step(backend, lane, frames[lane]);
+        assert_memory_equal(frames[0], frames[1], (size_t)width * sizeof(int32_t));
+    }
+    backend->ops->close(backend);
+}
+
 static void speech_ends_once(void **unused)
 {
     (void)unused;
@@ -365,6 +396,39 @@ static void misuse_is_named(void **unused)
     backend->ops->close(backend);
 }
 
+#ifdef TEST_CUDA_LANES
+/* Unprobed steps run through graphs and a row ahead, and give the frames of probed ones, which do not: alone and together, in any
+ * mixture. */
+static void running_ahead_does_not_show(void **unused)
+{
+    (void)unused;
+    static struct record alone[LANES];
+    static int32_t frames[LANES][FRAMES][MAX_WIDTH];
+    thespis_error error;
+    int32_t rows[ROWS * MAX_WIDTH];
+    struct th_backend *backend = open_lanes(2, THESPIS_ISA_AUTO, LANES);
+    uint64_t seeds[LANES];
+    for (int lane = 0; lane < LANES; lane++) seeds[lane] = run_lively(backend, 80 + (uint32_t)lane, SHORT, &alone[lane]);
+    for (int lane = 0; lane < LANES; lane++) {
+        struct th_sampling sampling = sampling_of(seeds[lane]);
+        make_rows(rows, SHORT, 80 + (uint32_t)lane);
+        assert_int_equal(backend->ops->begin(backend, lane, &sampling, &error), THESPIS_OK);
+        feed(backend, lane, rows, SHORT, SHORT);
+    }
+    static struct record unheeded[LANES];
+    for (int i = 0; i < FRAMES; i++) {
+        struct th_step steps[LANES];
+        backend->ops->probe(backend, i == 1 ? record_probe : NULL, unheeded);
+        for (int lane = 0; lane < LANES; lane++) steps[lane] = (struct th_step){.lane = lane, .frame = frames[lane][i]};
+        assert_int_equal(backend->ops->step(backend, steps, LANES, &error), THESPIS_OK);
+    }
+    for (int lane = 0; lane < LANES; lane++)
+        for (int i = 0; i < FRAMES; i++)
+            assert_memory_equal(frames[lane][i], alone[lane].frames[i], (size_t)model->config.frame_width * sizeof(int32_t));
+    backend->ops->close(backend);
+}
+#endif
+
 #ifndef TEST_MODEL
 #define TEST_MODEL TEST_SOURCE_DIR "/models/stage"
 #endif
@@ -386,6 +450,10 @@ static int close_model(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifdef TEST_CUDA_LANES
+        cmocka_unit_test(running_ahead_does_not_show),
+#endif
+        cmocka_unit_test(prompts_go_on_after_frames),
         cmocka_unit_test(pieces_do_not_show),
 #ifndef TEST_CUDA_LANES
         cmocka_unit_test(threads_do_not_show),
