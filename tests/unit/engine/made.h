@@ -91,10 +91,13 @@ static inline void made_endless(const char *name, const char *folder)
     made_fill_row(folder, "lm_head.weight", "<|im_end|>", 0);
 }
 
+/* The CPU, whatever the machine has; THESPIS_TEST_BACKEND=cuda asks for the other (gpu-check does). */
 static inline thespis_engine_options made_options(const char *folder, int lanes, int max_rows)
 {
     thespis_engine_options o;
+    const char *wanted = getenv("THESPIS_TEST_BACKEND");
     thespis_engine_options_init(&o);
+    o.backend = wanted != NULL && strcmp(wanted, "cuda") == 0 ? THESPIS_BACKEND_CUDA : THESPIS_BACKEND_CPU;
     o.checkpoint = folder;
     o.lanes = lanes;
     o.max_rows = max_rows;

@@ -52,6 +52,7 @@ static void open_codec(const char *codec, struct th_parts *parts)
     thespis_engine_options options;
     thespis_engine_options_init(&options);
     options.codec = path;
+    options.backend = THESPIS_BACKEND_CPU;
     if (th_parts_open(&options, TH_PARTS_NEED_CODEC, parts, &error) != THESPIS_OK) fail_msg("%s", error.message);
 }
 

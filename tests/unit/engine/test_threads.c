@@ -168,6 +168,7 @@ static int open_engine(void **state)
     pthread_mutex_init(&fake.mutex, NULL);
     pthread_cond_init(&fake.changed, NULL);
     thespis_engine_options_init(&o);
+    o.backend = THESPIS_BACKEND_CPU;
     o.checkpoint = STAGE;
     o.threads = 1;
     o.lanes = LANES;

@@ -198,6 +198,7 @@ static int run_case(const char *name, int quantise, const char *out)
     struct th_check_options o = {.request = request, .frames = frames, .generate = 1, .out = out};
     thespis_engine_options_init(&o.engine);
     o.engine.checkpoint = checkpoint;
+    o.engine.backend = THESPIS_BACKEND_CPU;
     o.engine.act_quant = quantise;
     o.engine.max_rows = 256;
     o.engine.threads = 2;

@@ -145,6 +145,7 @@ static inline int set_up(void **state)
     make_wav(&first, 1, 0.55, 9000);
     make_wav(&second, 2, 0.75, 9000);
     thespis_engine_options_init(&o);
+    o.backend = THESPIS_BACKEND_CPU;
     o.threads = 1;
     o.max_rows = 256;
     o.checkpoint = STAGE;
