@@ -267,7 +267,7 @@ static __global__ void __launch_bounds__(THREADS, input == TH_CUDA_JOIN || !one 
     }
 }
 
-// ---- up to 32 columns: each warp reads its inputs from the cache
+// ---- 32 columns a block (8, 16): each warp reads its inputs from the cache
 // -----------------------------------------------------------------
 
 // The inputs of a step: column g of each group of eight. Columns past the end repeat the last.
@@ -286,7 +286,7 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
     constexpr int ahead = SOME_RING / 2;
     TH_DYNAMIC_SHARED(unsigned char, shared);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, q = lane % 4;
-    const int steps = p.w.cols / 32;
+    const int steps = p.w.cols / 32, column = static_cast<int>(blockIdx.y) * groups * 8;
     const struct walk w = walk_of<0>(warp, steps);
     const unsigned char *row = static_cast<const unsigned char *>(p.w.tiles) +
                                static_cast<size_t>(blockIdx.x) * static_cast<size_t>(steps) * TH_TILE_BYTES +
@@ -304,7 +304,8 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
     const uint16_t *x[groups];
 #pragma unroll
     for (int t = 0; t < groups; t++)
-        x[t] = p.x + static_cast<size_t>(min(t * 8 + g, p.columns - 1)) * static_cast<size_t>(p.x_stride) + w.first * 32 + q * 8;
+        x[t] = p.x + static_cast<size_t>(min(column + t * 8 + g, p.columns - 1)) * static_cast<size_t>(p.x_stride) + w.first * 32 +
+               q * 8;
     float sum[2][groups][4] = {};
     uint4 b[2][groups];
     if (w.count[0] > 0) load_inputs<groups>(b[0], x, 0);
@@ -334,7 +335,7 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
         for (int t = 0; t < groups; t++)
             keep_sums(sums + warp * (SOME_SLICE / 4) + (half * groups + t) * GROUP_SUMS, sum[half][t], g, q);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < 16 * p.columns; i += THREADS) {
+    for (int i = static_cast<int>(threadIdx.x); i < 16 * min(groups * 8, p.columns - column); i += THREADS) {
         const int r = i % 16, c = i / 16;
         if (out.to.kind == TH_CUDA_SILU && r >= 8) continue;
         float value = 0.0f, up = 0.0f;
@@ -344,7 +345,7 @@ template <int groups> static __global__ void __launch_bounds__(THREADS, 2) some(
             value = __fadd_rn(value, at[0]);
             if (out.to.kind == TH_CUDA_SILU) up = __fadd_rn(up, at[8]);
         }
-        th_write_output(out, c, r, value, up, th_old_output(out, c, r));
+        th_write_output(out, column + c, r, value, up, th_old_output(out, column + c, r));
     }
 }
 
@@ -408,7 +409,8 @@ static cudaError_t launch_few(const struct th_cuda_launch *launch, const struct 
 
 template <int groups> static cudaError_t launch_some(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    return th_launch(launch, some<groups>, dim3(p->w.rows / 16), dim3(THREADS), WARPS * SOME_SLICE, *p);
+    const dim3 grid(p->w.rows / 16, (p->columns + groups * 8 - 1) / (groups * 8));
+    return th_launch(launch, some<groups>, grid, dim3(THREADS), WARPS * SOME_SLICE, *p);
 }
 
 static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
@@ -416,7 +418,9 @@ static cudaError_t plain(const struct th_cuda_launch *launch, const struct th_cu
     if (few_fits(p)) return launch_few(launch, p);
     if (p->columns <= 8) return launch_some<1>(launch, p);
     if (p->columns <= 16) return launch_some<2>(launch, p);
-    if (p->columns <= 32) return launch_some<4>(launch, p);
+    // A product of few rows has too few rectangles for product_wide.cu to fill a device; blocks that share weights run side by
+    // side.
+    if (p->columns <= 32 || (p->columns <= 256 && p->w.rows <= 4112)) return launch_some<4>(launch, p);
     return th_cuda_product_wide(launch, p);
 }
 

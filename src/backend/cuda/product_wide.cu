@@ -112,7 +112,7 @@ static __device__ __forceinline__ void write_part(const struct th_cuda_product &
 
 // grid: x blocks of columns, y blocks of rows: blocks that share weights run at the same time.
 template <int rows, int groups, int down, int across>
-static __global__ void __launch_bounds__(THREADS) wide(const struct th_cuda_product p)
+static __global__ void __launch_bounds__(THREADS, rows *groups > 8 ? 1 : 2) wide(const struct th_cuda_product p)
 {
     using S = shape<rows, groups, down, across>;
     TH_DYNAMIC_SHARED(unsigned char, shared);
@@ -174,11 +174,11 @@ static cudaError_t launch_wide(const struct th_cuda_launch *launch, const struct
 
 extern "C" cudaError_t th_cuda_product_wide(const struct th_cuda_launch *launch, const struct th_cuda_product *p)
 {
-    if (p->columns <= 64) return launch_wide<1, 2, 2, 4>(launch, p); // 32 rows x 64 columns
+    if (p->columns <= 64) return launch_wide<2, 2, 2, 4>(launch, p); // 64 rows x 64 columns
     const int large = (p->w.rows + 127) / 128 * ((p->columns + 127) / 128);
-    if (large < 96) return launch_wide<2, 2, 2, 4>(launch, p); // 64 x 64: more blocks
-    return launch_wide<4, 4, 2, 4>(launch, p);                 // 128 x 128
+    if (p->columns <= 256 || large < 96) return launch_wide<4, 2, 2, 4>(launch, p); // 128 x 64
+    return launch_wide<4, 4, 2, 4>(launch, p);                                      // 128 x 128
 }
 
-TH_CUDA_KERNELS(product_wide) = {TH_CUDA_KERNEL(THREADS, 61440, wide<1, 2, 2, 4>), TH_CUDA_KERNEL(THREADS, 65536, wide<2, 2, 2, 4>),
+TH_CUDA_KERNELS(product_wide) = {TH_CUDA_KERNEL(THREADS, 73728, wide<4, 2, 2, 4>), TH_CUDA_KERNEL(THREADS, 65536, wide<2, 2, 2, 4>),
                                  TH_CUDA_KERNEL(THREADS, 98304, wide<4, 4, 2, 4>), TH_CUDA_KERNELS_END};

@@ -4,6 +4,10 @@
 #include "backend/cuda/norm.h"
 #include "backend/cuda/product.h"
 
+/* product_wide.cu, which th_cuda_product takes for large products alone. */
+cudaError_t th_cuda_product_wide(const struct th_cuda_launch *launch, const struct th_cuda_product *product);
+static int only_wide;
+
 enum { STORED = 40, PAIRED = 48, SINGLE = 1, ADDED = 24 }; /* rows of the four outputs below */
 enum { ROWS = 48 + 48 + 16 + 32 };                         /* packed */
 
@@ -90,7 +94,7 @@ static struct results run(const struct problem *p, int first, int columns, int i
         product.norm2 = weights + cols / 2;
         product.first2 = weights + cols / 4;
     }
-    assert_int_equal(th_cuda_product(&launch, &product), cudaSuccess);
+    assert_int_equal(only_wide ? th_cuda_product_wide(&launch, &product) : th_cuda_product(&launch, &product), cudaSuccess);
     struct results r = {from_device(stored, n * STORED * 2), from_device(paired, n * PAIRED), from_device(added, n * ADDED * 2),
                         from_device(single, n * 4), input == TH_CUDA_PLAIN ? NULL : from_device(normed, n * cols * 2)};
     void *all[] = {x, stored, paired, normed, added, handed, single};
@@ -193,6 +197,13 @@ static void same_bytes(int cols, int columns, int input)
         same_results(&all, &part, pieces[i][0], pieces[i][1], (size_t)cols);
         forget(&part);
     }
+    if (input == TH_CUDA_PLAIN) {
+        only_wide = 1;
+        struct results wide = run(&p, 0, columns, input, norms);
+        only_wide = 0;
+        same_results(&all, &wide, 0, columns, (size_t)cols);
+        forget(&wide);
+    }
     forget(&all);
     free(norms);
     unmake(&p);
@@ -214,31 +225,35 @@ static void columns_do_not_matter(void **state)
 #endif
 }
 
-/* 128 x 128 rectangles are for large products: as many rows as make that form the choice. */
-static void large_form(void **state)
+/* The rectangles that large products choose by their columns: 64 x 64, 128 x 64, 128 x 128. */
+static void large_forms(void **state)
 {
     (void)state;
-    const int cols = 96, rows = 16 * 8 * 50, columns = 150;
-    uint16_t *w = bf16_noise(1, (size_t)rows * cols, 0.3f), *tiles = take((size_t)rows * cols * 2),
-             *x = bf16_noise(2, (size_t)columns * cols, 1.0f);
-    pack_bf16(tiles, w, rows, cols);
-    void *dw = to_device(tiles, (size_t)rows * cols * 2);
-    uint16_t *dx = to_device(x, (size_t)columns * cols * 2), *dy = to_device(NULL, (size_t)columns * (size_t)rows * 2);
-    struct th_cuda_product product = {.w = {dw, rows, cols},
-                                      .columns = columns,
-                                      .x = dx,
-                                      .x_stride = cols,
-                                      .outputs = 1,
-                                      .output = {{TH_CUDA_STORE, rows, dy, rows}}};
-    assert_int_equal(th_cuda_product(&launch, &product), cudaSuccess);
-    uint16_t *all = from_device(dy, (size_t)columns * (size_t)rows * 2);
-    product.columns = 1;
-    for (int c = 0; c < columns; c += 37) {
-        product.x = dx + c * cols;
+    enum { COLS = 96, ROWS_OF_LARGE = 16 * 8 * 50, MOST = 300 };
+    const size_t rows = ROWS_OF_LARGE;
+    uint16_t *w = bf16_noise(1, rows * COLS, 0.3f), *tiles = take(rows * COLS * 2), *x = bf16_noise(2, (size_t)MOST * COLS, 1.0f);
+    pack_bf16(tiles, w, ROWS_OF_LARGE, COLS);
+    void *dw = to_device(tiles, rows * COLS * 2);
+    uint16_t *dx = to_device(x, (size_t)MOST * COLS * 2), *dy = to_device(NULL, (size_t)MOST * rows * 2);
+    const int counts[] = {50, 150, MOST};
+    for (size_t i = 0; i < 3; i++) {
+        struct th_cuda_product product = {.w = {dw, ROWS_OF_LARGE, COLS},
+                                          .columns = counts[i],
+                                          .x = dx,
+                                          .x_stride = COLS,
+                                          .outputs = 1,
+                                          .output = {{TH_CUDA_STORE, ROWS_OF_LARGE, dy, ROWS_OF_LARGE}}};
         assert_int_equal(th_cuda_product(&launch, &product), cudaSuccess);
-        uint16_t *one = from_device(dy, (size_t)rows * 2);
-        assert_memory_equal(all + (size_t)c * (size_t)rows, one, (size_t)rows * 2);
-        free(one);
+        uint16_t *all = from_device(dy, (size_t)counts[i] * rows * 2);
+        product.columns = 1;
+        for (int c = 0; c < counts[i]; c += 37) {
+            product.x = dx + c * COLS;
+            assert_int_equal(th_cuda_product(&launch, &product), cudaSuccess);
+            uint16_t *one = from_device(dy, rows * 2);
+            assert_memory_equal(all + (size_t)c * rows, one, rows * 2);
+            free(one);
+        }
+        free(all);
     }
     release(dw);
     release(dx);
@@ -246,7 +261,6 @@ static void large_form(void **state)
     free(w);
     free(tiles);
     free(x);
-    free(all);
 }
 
 static void check_norm(const uint16_t *x, const float *w, int n, const uint16_t *y)
@@ -316,7 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(close_to_reference), cmocka_unit_test(columns_do_not_matter),
-        cmocka_unit_test(large_form),         cmocka_unit_test(norms),
+        cmocka_unit_test(large_forms),        cmocka_unit_test(norms),
         cmocka_unit_test(classes_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
