@@ -188,6 +188,8 @@ static const struct option table[] = {
      "Uploaded voices need the field consent."},
     {CLI_SERVE, "Limits", "--lanes", "N", INTEGER, AT(lanes), 1, 64, NULL, "16", "Requests that speak at a time. Changes no byte."},
     {CLI_SERVE, "Limits", "--queue", "N", INTEGER, SERVER(queue), 0, 1024, NULL, "64", "Requests in line for a lane; then 429."},
+    {CLI_SERVE, "Limits", "--key-requests", "N", INTEGER, SERVER(key_requests), 0, 1024, NULL, NULL,
+     "Requests of one API key at a time; then 429. 0, the default, sets no limit."},
     {CLI_SERVE, "Limits", "--max-queue-seconds", "X", NUMBER, SERVER(max_queue_seconds), 0, 3600, NULL, "60",
      "A request that has waited so long is answered with 429; 0 sets no limit."},
     {CLI_SERVE, "Limits", "--connections", "N", INTEGER, SERVER(connections), 1, 900, NULL, "256", "Connections at a time."},

@@ -13,9 +13,10 @@
 /* What runs, where, and under which terms. */
 static void greet(const struct cli_settings *s, const thespis_engine_options *engine, int port)
 {
+    int numbers = strchr(s->server.host, ':') != NULL; /* of IPv6: in brackets in a URL */
     if (s->quiet) return;
-    fprintf(stderr, "thespis %s serves '%s' (%s) on http://%s:%d%s\n", thespis_version(), s->server.model, engine->checkpoint,
-            s->server.host, port, s->server.prefix != NULL ? s->server.prefix : "");
+    fprintf(stderr, "thespis %s serves '%s' (%s) on http://%s%s%s:%d%s\n", thespis_version(), s->server.model, engine->checkpoint,
+            numbers ? "[" : "", s->server.host, numbers ? "]" : "", port, s->server.prefix != NULL ? s->server.prefix : "");
     fputs("Voices and weights have owners: the published Drama 3 weights are under Fish Audio's community licence, and a hosted\n"
           "service with them needs a licence from Fish Audio. Clone only voices you have the right to. (NOTICE tells more.)\n",
           stderr);

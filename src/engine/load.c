@@ -40,3 +40,12 @@ void th_engine_get_load(thespis_engine *e, struct th_engine_load *load)
     load->cache_misses = cache.misses;
     load->cache_bytes = cache.bytes;
 }
+
+int th_engine_group_requests(thespis_engine *e, uint64_t group)
+{
+    int n = 0;
+    pthread_mutex_lock(&e->mutex);
+    for (const struct thespis_request *r = e->requests; r != NULL; r = r->next) n += r->group == group && r->phase < TH_DRAWN;
+    pthread_mutex_unlock(&e->mutex);
+    return n;
+}

@@ -26,5 +26,7 @@ struct th_engine_load {
 };
 /* From any thread. */
 void th_engine_get_load(thespis_engine *engine, struct th_engine_load *load);
+/* Requests of a group that are in line or on a lane. */
+int th_engine_group_requests(thespis_engine *engine, uint64_t group);
 
 #endif

@@ -139,7 +139,10 @@ static thespis_status check_type(struct th_exchange *x, struct th_fault *fault)
 {
     int flags = x->route->flags;
     const char *type = th_exchange_header(x, MHD_HTTP_HEADER_CONTENT_TYPE);
+    const char *coding = th_exchange_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
     if (!(flags & (TH_ROUTE_JSON | TH_ROUTE_MSGPACK | TH_ROUTE_FORM))) return THESPIS_OK;
+    if (coding != NULL && strcasecmp(coding, "identity") != 0)
+        return th_fault_set(fault, 415, NULL, "Content-Encoding is %.40s, bodies must come as they are", coding);
     if ((flags & TH_ROUTE_JSON) &&
         (type == NULL || th_exchange_type_is(x, "application/json") || th_exchange_type_is(x, "text/plain")))
         return THESPIS_OK;
@@ -174,16 +177,17 @@ static thespis_status check_header(struct th_exchange *x, struct th_fault *fault
     return x->route->flags & TH_ROUTE_QUEUE ? th_speech_room(x, fault) : THESPIS_OK;
 }
 
-/* Browsers ask before they send. */
+/* Browsers ask before they send; clients in them have headers of their own. */
 static enum MHD_Result answer_preflight(struct th_exchange *x)
 {
-    static const char *const headers[] = {"Access-Control-Allow-Methods",
-                                          "GET, HEAD, POST, DELETE, OPTIONS",
-                                          "Access-Control-Allow-Headers",
-                                          "Authorization, Content-Type, X-Request-Id, X-Voice",
-                                          "Access-Control-Max-Age",
-                                          "86400",
-                                          NULL};
+    const char *asked = th_exchange_header(x, "Access-Control-Request-Headers");
+    const char *const headers[] = {"Access-Control-Allow-Methods",
+                                   "GET, HEAD, POST, DELETE, OPTIONS",
+                                   "Access-Control-Allow-Headers",
+                                   asked != NULL ? asked : "Authorization, Content-Type, X-Request-Id, X-Voice",
+                                   "Access-Control-Max-Age",
+                                   "86400",
+                                   NULL};
     return th_answer_empty(x, 204, headers);
 }
 

@@ -21,8 +21,8 @@ struct th_server_options {
     int api_key_count, metrics_key;
     const char *cors; /* an origin, or "*"; NULL: off */
 
-    int queue, connections, max_input_chars;
-    double max_body; /* MiB */
+    int queue, key_requests, connections, max_input_chars; /* key_requests 0: no limit */
+    double max_body;                                       /* MiB */
     double max_audio_seconds, max_queue_seconds;
     double body_timeout, write_timeout, idle_timeout;
     double drain_delay, drain_timeout;

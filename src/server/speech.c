@@ -96,20 +96,23 @@ static thespis_status open_encoder(struct th_speech *s, const struct th_ask *ask
 
 /* ---- admission --------------------------------------------------------------------------------------------------------------- */
 
-static thespis_status queue_full(struct th_exchange *x, const struct th_engine_load *load, struct th_fault *fault)
+static thespis_status come_again(struct th_fault *fault, const char *code, const char *message)
 {
-    if (load->waiting < load->room + x->server->options.queue) return THESPIS_OK;
-    th_fault_set(fault, 429, NULL, "The request queue is full.");
-    fault->code = "queue_full";
+    th_fault_set(fault, 429, NULL, "%s", message);
+    fault->code = code;
     fault->retry_after = 1;
     return THESPIS_BUSY;
 }
 
 thespis_status th_speech_room(struct th_exchange *x, struct th_fault *fault)
 {
+    const struct th_server_options *o = &x->server->options;
     struct th_engine_load load;
     th_engine_get_load(x->server->engine, &load);
-    return queue_full(x, &load, fault);
+    if (load.waiting >= load.room + o->queue) return come_again(fault, "queue_full", "The request queue is full.");
+    if (o->key_requests > 0 && th_engine_group_requests(x->server->engine, x->group) >= o->key_requests)
+        return come_again(fault, "key_busy", "This key has as many requests at a time as one may have.");
+    return THESPIS_OK;
 }
 
 /* One at a time: what is seen of the queue is still true when the request joins it. */
@@ -250,10 +253,10 @@ static thespis_status failed(struct th_speech *s, thespis_error *error, struct t
 {
     thespis_request_get_outcome(s->request, &s->outcome, NULL);
     if (error->status == THESPIS_CANCELLED && gave_up(s)) {
-        th_fault_set(fault, 429, NULL, "The request has waited %g seconds in the queue.", s->x->server->options.max_queue_seconds);
-        fault->code = "queue_full";
-        fault->retry_after = 1;
-        return THESPIS_BUSY;
+        char message[100];
+        snprintf(message, sizeof message, "The request has waited %g seconds in the queue.",
+                 s->x->server->options.max_queue_seconds);
+        return come_again(fault, "queue_full", message);
     }
     th_fault_from(fault, error, "", NULL);
     /* All that a client can mend is refused at the start. */
