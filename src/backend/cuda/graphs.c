@@ -58,6 +58,19 @@ thespis_status th_cuda_run_step(struct th_cuda *cuda, const struct th_cuda_step_
     return THESPIS_OK;
 }
 
+/* The graphs that a first request needs, so that it does not wait for them. */
+thespis_status th_cuda_graphs_prepare(struct th_cuda *cuda, thespis_error *error)
+{
+    const int most = cuda->forward->splits;
+    if (cuda->probe != NULL) return THESPIS_OK;
+    for (int splits = 4;; splits *= 4) {
+        struct th_cuda_step_shape shape = {.columns = 1, .splits = splits < most ? splits : most, .ahead = 1};
+        int made;
+        TH_TRY(make(cuda, &shape, &made, error));
+        if (!made || splits >= most || splits >= 16) return THESPIS_OK;
+    }
+}
+
 void th_cuda_graphs_release(struct th_cuda_forward *f)
 {
     for (int i = 0; i < f->graph_count; i++) cudaGraphExecDestroy(f->graphs[i].exec);

@@ -141,6 +141,7 @@ thespis_status th_cuda_probe(struct th_cuda *cuda, const struct th_cuda_batch *b
 /* The step that host_pass describes, from the upload to the frames in host_drawn. One graph a shape where the device makes graphs
  * and nothing is probed. */
 thespis_status th_cuda_run_step(struct th_cuda *cuda, const struct th_cuda_step_shape *shape, thespis_error *error);
+thespis_status th_cuda_graphs_prepare(struct th_cuda *cuda, thespis_error *error); /* those that a first request needs */
 void th_cuda_graphs_release(struct th_cuda_forward *forward);
 /* run.c: that step's kernels, one after the other. */
 thespis_status th_cuda_step_kernels(struct th_cuda *cuda, const struct th_cuda_step_shape *shape, thespis_error *error);

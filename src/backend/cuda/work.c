@@ -173,7 +173,7 @@ thespis_status th_cuda_forward_open(struct th_cuda *cuda, thespis_error *error)
     f->space[0].launch.stream = cuda->stream;
     f->space[1].launch.stream = f->beside;
     th_cuda_go_on(cuda, &f->space[0], 1);
-    return THESPIS_OK;
+    return th_cuda_graphs_prepare(cuda, error);
 }
 
 void th_cuda_forward_close(struct th_cuda *cuda)
