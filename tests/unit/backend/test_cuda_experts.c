@@ -403,6 +403,7 @@ static void mixtures_of_codes(void **state)
     mixture(16, 8, 384, 128, 320, 1, 34);
     mixture(4, 4, 384, 256, 64, 1, 70);
     mixture(5, 3, 1152, 384, 96, 1, 3);
+    mixture(3, 2, 2304, 640, 32, 1, 12); /* more blocks than lie in shared memory */
 #ifndef TH_CUDA_EMU
     mixture(256, 8, 2048, 512, 512, 1, 70);
 #endif
