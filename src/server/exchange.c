@@ -13,11 +13,6 @@
 
 #define MOST_BODIES 4 /* largest bodies that are held at a time */
 
-static const char too_large[] = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nConnection: close\r\n"
-                                "Content-Length: 109\r\n\r\n"
-                                "{\"error\":{\"message\":\"the request body is too large\",\"type\":\"RequestTooLargeError\","
-                                "\"param\":null,\"code\":413}}";
-
 /* ---- looking at the request -------------------------------------------------------------------------------------------------- */
 
 const char *th_exchange_header(const struct th_exchange *x, const char *name)
@@ -211,16 +206,25 @@ static enum MHD_Result begin(struct th_exchange *x)
 
 /* ---- the body ---------------------------------------------------------------------------------------------------------------- */
 
+/* libmicrohttpd takes no answer in the middle of a body. */
+static enum MHD_Result refuse_rest(struct th_exchange *x)
+{
+    struct th_fault fault;
+    char answer[800];
+    th_fault_set(&fault, 413, NULL, "the request body is too large");
+    th_fault_raw(&fault, (x->route->flags & TH_ROUTE_FISH) != 0, answer, sizeof answer);
+    x->status = 413;
+    th_link_abort(x->link, answer);
+    return MHD_NO;
+}
+
 static enum MHD_Result take_body(struct th_exchange *x, const char *upload, size_t count)
 {
     size_t held = atomic_fetch_add(&x->server->body_bytes, count) + count;
     int fits = x->body.count + count <= x->body_limit && held <= MOST_BODIES * x->server->max_body;
     if (fits && th_bytes_add(&x->body, upload, count, NULL) == THESPIS_OK) return MHD_YES;
     atomic_fetch_sub(&x->server->body_bytes, count);
-    /* libmicrohttpd takes no answer in the middle of a body. */
-    x->status = 413;
-    th_link_abort(x->link, too_large);
-    return MHD_NO;
+    return refuse_rest(x);
 }
 
 thespis_status th_exchange_parse(struct th_exchange *x, struct th_fault *fault)

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void fill(struct th_fault *fault, int http, const char *format, va_list arguments)
@@ -116,11 +117,13 @@ json_t *th_fault_fish(const struct th_fault *fault)
     return json_pack("{s:i,s:s}", "status", fault->http, "message", fault->message);
 }
 
-const char *th_reason(int http)
+void th_fault_raw(const struct th_fault *fault, int fish, char *out, size_t size)
 {
-    switch (http) {
-    case 408: return "Request Timeout";
-    case 413: return "Content Too Large";
-    default: return "Error";
-    }
+    json_t *object = fish ? th_fault_fish(fault) : th_fault_openai(fault);
+    char *body = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    snprintf(out, size, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\n%sConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+             fault->http, fault->http == 408 ? "Request Timeout" : "Content Too Large",
+             fault->http == 408 ? "x-should-retry: false\r\n" : "", body != NULL ? strlen(body) : 0, body != NULL ? body : "");
+    free(body);
+    json_decref(object);
 }

@@ -28,7 +28,7 @@ thespis_status th_fault_from(struct th_fault *fault, const thespis_error *error,
 json_t *th_fault_openai(const struct th_fault *fault);
 json_t *th_fault_fish(const struct th_fault *fault);
 
-/* "Bad Request", ...; for answers written by hand. */
-const char *th_reason(int http);
+/* A whole answer as bytes, for when libmicrohttpd takes none any more; it ends the connection. out has `size` bytes. */
+void th_fault_raw(const struct th_fault *fault, int fish, char *out, size_t size);
 
 #endif

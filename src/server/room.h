@@ -28,6 +28,7 @@ enum th_stage {
 struct th_server {
     struct th_server_options options;
     char instance[80];
+    char late_answer[800]; /* to a body that does not come */
     size_t max_body;
     time_t started;
     int port, listener, done; /* done: an eventfd */

@@ -8,14 +8,10 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "server/fault.h"
 #include "server/listen.h"
 #include "server/log.h"
 #include "server/notify.h"
-
-static const char late_body[] = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nx-should-retry: false\r\n"
-                                "Connection: close\r\nContent-Length: 117\r\n\r\n"
-                                "{\"error\":{\"message\":\"the request body did not come to its end in time\","
-                                "\"type\":\"timeout_error\",\"param\":null,\"code\":408}}";
 
 /* ---- the stage --------------------------------------------------------------------------------------------------------------- */
 
@@ -182,13 +178,16 @@ static thespis_status check_options(const struct th_server_options *o, thespis_e
 static thespis_status open_all(struct th_server *s, thespis_error *error)
 {
     const struct th_server_options *o = &s->options;
+    struct th_fault late;
     TH_TRY(check_options(o, error));
     s->done = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->done < 0) return th_fail_errno(error, "cannot make an event");
     TH_TRY(th_keys_load(&s->keys, o->api_keys, o->api_key_count, o->api_key_file, error));
     TH_TRY(th_voice_store_open(o->voices, o->engine.checkpoint, &s->store, error));
     TH_TRY(th_watch_open(o->allow_half_close, &s->watch, error));
-    th_watch_late_answer(s->watch, late_body);
+    th_fault_set(&late, 408, NULL, "the request body did not come to its end in time");
+    th_fault_raw(&late, 0, s->late_answer, sizeof s->late_answer);
+    th_watch_late_answer(s->watch, s->late_answer);
     TH_TRY(th_listen(s, error));
     set_instance(s);
     TH_TRY(th_listen_start(s, error));

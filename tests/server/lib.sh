@@ -49,6 +49,8 @@ finish() {
 get() {
     status=$1; words=$2; shift 2
     got=$(curl -s -m 60 -D head.txt -o body.txt -w '%{http_code}' "$@")
+    curled=$?
+    if [ "$curled" -ne 0 ]; then bad "$*: curl failed with $curled, status $got"; return; fi
     if [ "$got" != "$status" ]; then bad "$* gave $got, not $status: $(head -c 300 body.txt)"; return; fi
     if [ -n "$words" ] && ! cat head.txt body.txt | tr -d '\0' | grep -qF -- "$words"; then
         bad "$* did not say '$words': $(tr -d '\r' <head.txt | head -c 400) $(head -c 300 body.txt)"; return
