@@ -209,7 +209,7 @@ int main()
     label.out = out;
     measure("label", 1, 13, [&](int) { return th_cuda_label(&launch, &label); });
     struct th_cuda_embed embed = {};
-    embed.pass = label.pass;
+    embed.pass = make_pass(1, 200, 0);
     embed.columns = 1;
     embed.width = H;
     embed.books = 1;
