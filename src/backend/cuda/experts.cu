@@ -44,75 +44,46 @@ template <int segments> static __device__ __forceinline__ float add_column(const
     return sum;
 }
 
-#define PAIR_TILES 2
-#define PAIR_BLOCKS 2 // of 128 inputs that a warp has under way
-#define PAIR_SLICE (PAIR_TILES * PAIR_BLOCKS * 2 * TH_TILE_BYTES)
-
-// One segment of FP8, blocks from..to-1 of both tiles; `mine`: this lane's part of its warp's slice of shared memory, where weights
-// are copied and nobody else looks.
-static __device__ __forceinline__ void code_segment(float sum[PAIR_TILES][4], unsigned char *mine, const unsigned char *tile,
-                                                    size_t tile_bytes, int from, int to, const uint8_t *codes, const float *scales,
-                                                    const float *gate, const float *up, int lane)
+// One segment of FP8: blocks from..to-1, two of them under way.
+static __device__ __forceinline__ void code_segment(float sum[4], const unsigned char *tile, int from, int to, const uint8_t *codes,
+                                                    const float *scales, const float *gate, const float *up, int lane)
 {
     const uint4 none = make_uint4(0, 0, 0, 0);
-    for (int b = from; b < to; b += PAIR_BLOCKS) {
-        float g[PAIR_BLOCKS], u[PAIR_BLOCKS];
+    const bool mine = lane < 4; // column 0; the others are zeros
+    for (int b = from; b < to; b += 2) {
+        uint4 w[2][4];
+        float g[2], u[2];
 #pragma unroll
-        for (int i = 0; i < PAIR_BLOCKS; i++) {
+        for (int i = 0; i < 2; i++) {
             if (b + i >= to) break;
-#pragma unroll
-            for (int k = 0; k < PAIR_TILES * 4; k++)
-                th_copy_async(mine + (i * PAIR_TILES * 4 + k) * 512,
-                              tile + k / 4 * tile_bytes + static_cast<size_t>(b + i) * (2 * TH_TILE_BYTES) + k % 4 * 512);
+            th_load_block(w[i], tile, b + i);
             g[i] = __ldg(gate + b + i);
             u[i] = __ldg(up + b + i);
         }
-        th_copy_commit();
-        th_copy_wait<0>();
 #pragma unroll
-        for (int i = 0; i < PAIR_BLOCKS; i++) {
+        for (int i = 0; i < 2; i++) {
             if (b + i >= to) break;
-            const uint8_t *x = codes + (b + i) * 128 + lane * 16; // column 0; the others are zeros
-            const uint4 x0 = lane < 4 ? th_load_16(x) : none, x1 = lane < 4 ? th_load_16(x + 64) : none;
+            const uint8_t *x = codes + (b + i) * 128 + lane * 16;
+            float inner[4];
+            th_block_product(inner, w[i], mine ? th_load_16(x) : none, mine ? th_load_16(x + 64) : none);
             const float scale = scales[b + i];
-#pragma unroll
-            for (int t = 0; t < PAIR_TILES; t++) {
-                uint4 w[4];
-                float inner[4];
-#pragma unroll
-                for (int k = 0; k < 4; k++) w[k] = th_load_16(mine + ((i * PAIR_TILES + t) * 4 + k) * 512);
-                th_block_product(inner, w, x0, x1);
-                th_enter_block(sum[t], inner, scale, scale, g[i], u[i]);
-            }
+            th_enter_block(sum, inner, scale, scale, g[i], u[i]);
         }
     }
 }
 
-// Asks the block's share of its expert's down into the second level cache: the next kernel finds it there.
-static __device__ __forceinline__ void prefetch_down(const struct th_cuda_experts &x, int expert)
-{
-#if !defined(TH_CUDA_EMU) && __CUDA_ARCH__ >= 900
-    const uint32_t share = static_cast<uint32_t>(x.down_bytes) / gridDim.x & ~15u;
-    const unsigned char *at =
-        static_cast<const unsigned char *>(x.down) + static_cast<size_t>(expert) * x.down_bytes + blockIdx.x * share;
-    if (share > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(share) : "memory");
-#else
-    (void)x, (void)expert;
-#endif
-}
-
 template <bool fp8, bool routed, int each>
-static __global__ void __launch_bounds__(THREADS, 3) entry_pair(const struct th_cuda_moe m)
+static __global__ void __launch_bounds__(THREADS, 4) entry_pair(const struct th_cuda_moe m)
 {
     const int segments = fp8 ? TH_CODE_SEGMENTS : TH_SEGMENTS;
-    TH_DYNAMIC_SHARED(unsigned char, shared); // FP8: the warps' slices, codes [hidden], scales [hidden / 128]
-    __shared__ float sums[PAIR_TILES][segments * 16];
+    TH_DYNAMIC_SHARED(unsigned char, shared);
+    __shared__ float sums[segments * 16];
     __shared__ int chosen;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int tile = static_cast<int>(blockIdx.x) * PAIR_TILES, entry = static_cast<int>(blockIdx.y), c = entry / m.top_k,
-              slot = entry % m.top_k, hidden = m.experts.hidden;
-    uint8_t *codes = shared + WARPS * PAIR_SLICE;
-    float *scales = reinterpret_cast<float *>(codes + hidden);
+    const int tile = static_cast<int>(blockIdx.x), entry = static_cast<int>(blockIdx.y), c = entry / m.top_k,
+              slot = entry % m.top_k;
+    const int hidden = m.experts.hidden;
+    float *scales = reinterpret_cast<float *>(shared + hidden); // after the codes
     th_dependency_release();
     th_dependency_wait();
     if (m.count != nullptr && c >= __ldcg(m.count)) return;
@@ -122,42 +93,35 @@ static __global__ void __launch_bounds__(THREADS, 3) entry_pair(const struct th_
         if (lane == 0) chosen = expert;
     }
     if (fp8) {
-        const bool writes = blockIdx.x == 0 && slot == 0;
+        const bool writes = tile == 0 && slot == 0;
         if (!routed || warp > 0)
-            th_quantise_row(m.x + row, hidden, routed ? warp - 1 : warp, routed ? WARPS - 1 : WARPS, lane, codes, scales,
+            th_quantise_row(m.x + row, hidden, routed ? warp - 1 : warp, routed ? WARPS - 1 : WARPS, lane, shared, scales,
                             writes ? m.codes + row : nullptr, writes ? m.scales + row / 128 : nullptr);
     }
     __syncthreads();
-    const int expert = chosen, tiles = m.experts.inner / 8;
-    const int tile_count = hidden / (fp8 ? 64 : 32);
-    const unsigned char *at = th_expert_tile(m.experts.gate_up, m.experts.gate_up_bytes, expert, tile, tile_count, lane);
-    // An odd last tile is done twice.
-    const size_t tile_bytes = tile + 1 < tiles ? static_cast<size_t>(tile_count) * TH_TILE_BYTES : 0;
-    if (threadIdx.x == THREADS - 1) prefetch_down(m.experts, expert);
+    const int expert = chosen;
     if (fp8) {
         const int blocks = hidden / 128;
-        float sum[PAIR_TILES][4] = {};
-        code_segment(sum, shared + warp * PAIR_SLICE + lane * 16, at, tile_bytes, warp * blocks / segments,
-                     (warp + 1) * blocks / segments, codes, scales, th_pair_scales(m.experts, expert, 0, tile),
-                     th_pair_scales(m.experts, expert, 1, tile), lane);
-#pragma unroll
-        for (int t = 0; t < PAIR_TILES; t++) keep_column(sums[t] + warp * 16, sum[t], lane);
+        const unsigned char *at = th_expert_tile(m.experts.gate_up, m.experts.gate_up_bytes, expert, tile, hidden / 64, lane);
+        float sum[4] = {};
+        code_segment(sum, at, warp * blocks / segments, (warp + 1) * blocks / segments, shared, scales,
+                     th_pair_scales(m.experts, expert, 0, tile), th_pair_scales(m.experts, expert, 1, tile), lane);
+        keep_column(sums + warp * 16, sum, lane);
     } else {
-        for (int s = 2 * warp; s < 2 * warp + 2; s++)
-#pragma unroll
-            for (int t = 0; t < PAIR_TILES; t++) {
-                float sum[4] = {};
-                for (int i = th_segment(s, tile_count); i < th_segment(s + 1, tile_count); i++)
-                    th_step_product(sum, at + t * tile_bytes, i,
-                                    lane < 4 ? th_load_shared_row(m.x + row + i * 32 + lane * 8) : make_uint4(0, 0, 0, 0));
-                keep_column(sums[t] + s * 16, sum, lane);
-            }
+        const int steps = hidden / 32;
+        const unsigned char *at = th_expert_tile(m.experts.gate_up, m.experts.gate_up_bytes, expert, tile, steps, lane);
+        for (int s = 2 * warp; s < 2 * warp + 2; s++) {
+            float sum[4] = {};
+            for (int i = th_segment(s, steps); i < th_segment(s + 1, steps); i++)
+                th_step_product(sum, at, i, lane < 4 ? th_load_shared_row(m.x + row + i * 32 + lane * 8) : make_uint4(0, 0, 0, 0));
+            keep_column(sums + s * 16, sum, lane);
+        }
     }
     __syncthreads();
-    const int r = static_cast<int>(threadIdx.x) % 8, t = static_cast<int>(threadIdx.x) / 8;
-    if (t >= PAIR_TILES || tile + t >= tiles) return;
-    m.act[static_cast<size_t>(entry) * static_cast<size_t>(m.experts.inner) + static_cast<size_t>((tile + t) * 8 + r)] =
-        th_silu_pair(add_column<segments>(sums[t], r), add_column<segments>(sums[t], r + 8));
+    const int r = static_cast<int>(threadIdx.x);
+    if (r >= 8) return;
+    m.act[static_cast<size_t>(entry) * static_cast<size_t>(m.experts.inner) + static_cast<size_t>(tile * 8 + r)] =
+        th_silu_pair(add_column<segments>(sums, r), add_column<segments>(sums, r + 8));
 }
 
 // ---- down: a block has 16 rows of one column; each warp has a slot, and two segments of the shared expert
@@ -266,9 +230,8 @@ template <bool fp8> static __global__ void __launch_bounds__(THREADS, 2) entry_d
 template <bool fp8> static cudaError_t entries(const struct th_cuda_launch *launch, const struct th_cuda_moe *m)
 {
     const struct th_cuda_experts *x = &m->experts;
-    const dim3 pairs((x->inner / 8 + PAIR_TILES - 1) / PAIR_TILES, m->columns * m->top_k), rows(x->hidden / 16, m->columns),
-        block(THREADS);
-    const size_t codes = fp8 ? static_cast<size_t>(WARPS * PAIR_SLICE + x->hidden + x->hidden / 32) : 0;
+    const dim3 pairs(x->inner / 8, m->columns * m->top_k), rows(x->hidden / 16, m->columns), block(THREADS);
+    const size_t codes = fp8 ? static_cast<size_t>(x->hidden + x->hidden / 32) : 0;
     const size_t acts = fp8 ? static_cast<size_t>(WARPS * code_row(x->inner)) : 0;
     if (m->columns <= 2 && x->count <= 256) {
         TH_CUDA_TRY(th_launch(launch, entry_pair<fp8, true, 8>, pairs, block, codes, *m));
@@ -287,8 +250,8 @@ extern "C" cudaError_t th_cuda_moe(const struct th_cuda_launch *launch, const st
     return moe->experts.fp8 ? entries<true>(launch, moe) : entries<false>(launch, moe);
 }
 
-TH_CUDA_KERNELS(experts) = {TH_CUDA_KERNEL(THREADS, WARPS *PAIR_SLICE + 16384, entry_pair<true, true, 8>),
-                            TH_CUDA_KERNEL(THREADS, WARPS *PAIR_SLICE + 16384, entry_pair<true, false, 1>),
+TH_CUDA_KERNELS(experts) = {TH_CUDA_KERNEL(THREADS, 32768, entry_pair<true, true, 8>),
+                            TH_CUDA_KERNEL(THREADS, 32768, entry_pair<true, false, 1>),
                             TH_CUDA_KERNEL(THREADS, 0, entry_pair<false, true, 8>),
                             TH_CUDA_KERNEL(THREADS, 0, entry_pair<false, false, 1>),
                             TH_CUDA_KERNEL(THREADS, 40960, entry_down<true>),
