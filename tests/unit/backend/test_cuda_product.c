@@ -116,8 +116,9 @@ static double dot(const uint16_t *w, const uint16_t *x, int n, double *size)
     return sum;
 }
 
-/* |y - sum| <= 2^-20 of the sum of sizes (twice over the bound of a chain of cols/16 + 16 truncated additions at cols = 4096 would
- * be cols/16 * 2^-23 in the worst case; means lie far below) and half a step of bf16 where it was rounded. */
+/* A chain of n additions in 24 bits (the instruction's own may be shorter by some) is off by n * 2^-24 of the sum of sizes at the
+ * very most; a segment of 4,096 inputs has 16 instructions, and 16 segments follow: 2^-20 leaves a factor of eight over their
+ * rounding. And half a step of bf16 where it was rounded. */
 static void close_to(double y, double sum, double size, int rounded, const char *what, int c, int r)
 {
     double bound = size * 0x1p-20 + (rounded ? fabs(sum) * 0x1p-8 : 0) + 1e-30;
