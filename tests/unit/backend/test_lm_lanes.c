@@ -307,8 +307,8 @@ static void speech_ends_once(void **unused)
 {
     (void)unused;
     thespis_error error;
-    int32_t rows[ROWS * MAX_WIDTH], eos[MAX_WIDTH] = {0}, frame[MAX_WIDTH];
-    struct th_backend *backend = open_lanes(1, THESPIS_ISA_AUTO, 1);
+    int32_t rows[ROWS * MAX_WIDTH], eos[MAX_WIDTH] = {0}, frame[MAX_WIDTH], other[MAX_WIDTH];
+    struct th_backend *backend = open_lanes(1, THESPIS_ISA_AUTO, 2);
     make_rows(rows, ROWS, 40);
     eos[0] = model->config.eos;
     struct th_sampling sampling = sampling_of(1);
@@ -323,6 +323,11 @@ static void speech_ends_once(void **unused)
     feed(backend, 0, rows, 2, 2); /* the next turn's text */
     one.forced = NULL;
     assert_int_equal(backend->ops->step(backend, &one, 1, &error), THESPIS_OK);
+    assert_int_equal(backend->ops->begin(backend, 1, &sampling, &error), THESPIS_OK);
+    feed(backend, 1, rows, ROWS, ROWS);
+    feed(backend, 1, rows, 2, 2);
+    step(backend, 1, other); /* the end left no trace but in the window of main tokens */
+    assert_memory_equal(frame, other, (size_t)model->config.frame_width * sizeof *frame);
     backend->ops->close(backend);
 }
 
