@@ -137,7 +137,9 @@ static void fault_headers(const struct th_exchange *x, const struct th_fault *fa
         headers[n++] = MHD_HTTP_HEADER_ALLOW;
         headers[n++] = fault->param;
     }
-    if (!x->keep_open || (fault->http == 503 && fault->code != NULL && strcmp(fault->code, "draining") == 0)) {
+    int ends = fault->http == 503 && fault->code != NULL &&
+               (strcmp(fault->code, "draining") == 0 || strcmp(fault->code, "too_many_connections") == 0);
+    if (!x->keep_open || ends) {
         headers[n++] = MHD_HTTP_HEADER_CONNECTION;
         headers[n++] = "close";
     }

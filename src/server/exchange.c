@@ -161,9 +161,19 @@ static thespis_status check_length(struct th_exchange *x, struct th_fault *fault
     return th_fault_set(fault, 413, NULL, "the request body has %.20s bytes, at most %zu are allowed", length, x->body_limit);
 }
 
+static thespis_status check_crowd(struct th_exchange *x, struct th_fault *fault)
+{
+    if (!th_link_crowded(x->link) || (x->route->flags & TH_ROUTE_OPEN)) return THESPIS_OK;
+    th_fault_set(fault, 503, NULL, "there are more than %d connections", x->server->options.connections);
+    fault->code = "too_many_connections";
+    fault->retry_after = 1;
+    return THESPIS_INVALID;
+}
+
 static thespis_status check_header(struct th_exchange *x, struct th_fault *fault)
 {
     TH_TRY(find_route(x, fault));
+    TH_TRY(check_crowd(x, fault));
     TH_TRY(check_framing(x, fault));
     TH_TRY(check_key(x, fault));
     TH_TRY(check_stage(x, fault));

@@ -15,6 +15,7 @@
 #define HEADER_ROOM ((size_t)64 << 10) /* a connection's buffer: headers, and the pieces of an answer */
 #define FIRST_HEADER_SECONDS 30.0
 #define UNSENT (128 << 10) /* bytes that the system holds for a slow reader; it doubles the number */
+#define CROWD 256          /* connections beyond the limit that are told so; libmicrohttpd closes the rest without a word */
 #define STACK ((size_t)512 << 10)
 
 /* ---- the socket -------------------------------------------------------------------------------------------------------------- */
@@ -68,16 +69,18 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
         th_link_close(*socket_context);
         *socket_context = NULL;
+        atomic_fetch_sub(&s->connections, 1);
         return;
     }
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     int one = 1, unsent = UNSENT;
+    int crowded = atomic_fetch_add(&s->connections, 1) >= s->options.connections;
     *socket_context = NULL; /* a connection without a link answers nothing */
     if (info == NULL) return;
     setsockopt(info->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(info->connect_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent);
     double seconds = s->options.idle_timeout < FIRST_HEADER_SECONDS ? s->options.idle_timeout : FIRST_HEADER_SECONDS;
-    *socket_context = th_link_open(s->watch, info->connect_fd, seconds);
+    *socket_context = th_link_open(s->watch, info->connect_fd, seconds, crowded);
 }
 
 /* Paths are decoded by us, a part at a time. */
@@ -102,7 +105,7 @@ thespis_status th_listen_start(struct th_server *s, thespis_error *error)
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
     s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, th_exchange_handle, s, MHD_OPTION_EXTERNAL_LOGGER, quiet, NULL,
                                  MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)s->options.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_ROOM,
+                                 (unsigned)s->options.connections + CROWD, MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_ROOM,
                                  MHD_OPTION_THREAD_STACK_SIZE, STACK, MHD_OPTION_NOTIFY_COMPLETED, th_exchange_completed, s,
                                  MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK, th_exchange_new, s,
                                  MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, s, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);

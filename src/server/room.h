@@ -42,6 +42,7 @@ struct th_server {
     struct th_outcomes outcomes;
     pthread_mutex_t admission; /* one request at a time is weighed against the queue */
     pthread_mutex_t log;
+    atomic_int connections;   /* open now */
     atomic_size_t body_bytes; /* of all bodies being held */
 
     pthread_t life;

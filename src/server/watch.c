@@ -20,7 +20,7 @@
 struct th_link {
     struct th_watch *watch;
     struct th_link *next;
-    int fd;
+    int fd, crowded;
     enum th_link_state state;
     double deadline; /* by th_now; 0: none */
     th_gone gone, late;
@@ -245,12 +245,18 @@ void th_watch_end_all(struct th_watch *w)
 
 /* ---- links ------------------------------------------------------------------------------------------------------------------- */
 
-struct th_link *th_link_open(struct th_watch *w, int fd, double seconds)
+int th_link_crowded(const struct th_link *l)
+{
+    return l->crowded;
+}
+
+struct th_link *th_link_open(struct th_watch *w, int fd, double seconds, int crowded)
 {
     struct th_link *l = th_alloc(1, sizeof *l);
     if (l == NULL) return NULL;
     l->watch = w;
     l->fd = fd;
+    l->crowded = crowded;
     l->state = TH_LINK_IDLE;
     l->deadline = th_now() + seconds;
     pthread_mutex_lock(&w->mutex);

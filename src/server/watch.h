@@ -29,8 +29,9 @@ void th_watch_close(struct th_watch *watch);
 /* All clients are told to have gone, now and from now on. */
 void th_watch_end_all(struct th_watch *watch);
 
-/* NULL when memory is short. The first state is IDLE. */
-struct th_link *th_link_open(struct th_watch *watch, int fd, double seconds);
+/* NULL when memory is short. The first state is IDLE. crowded: one more than there should be. */
+struct th_link *th_link_open(struct th_watch *watch, int fd, double seconds, int crowded);
+int th_link_crowded(const struct th_link *link);
 /* Before the socket is closed. NULL is allowed. */
 void th_link_close(struct th_link *link);
 
