@@ -8,7 +8,7 @@ FUZZ_RUNS ?= 5000000
 VERSION = $(shell sed -n 's/^project.thespis VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo install uninstall dist deb test test-long stage-faults gpu-check fuzz-long parity format clean
+.PHONY: help deps build demo install uninstall dist deb test test-long stage-faults stage-table gpu-check fuzz-long parity format clean
 
 help:
 	@echo "make demo       install what is missing, build, and say a sentence into hello.wav"
@@ -16,6 +16,7 @@ help:
 	@echo "make build      the program and the library in $(BUILD) (PRESET=debug|asan|tsan|fuzz for others)"
 	@echo "make test-long  against the third-party reference, an independent recogniser, real recordings (needs Python)"
 	@echo "make stage-faults  plants five mistakes in the network: each must fail the quality test (about 6 minutes)"
+	@echo "make stage-table   speak, listen and print the quality table of models/stage anew (needs Python; about an hour)"
 	@echo "make install    program, library, header, manual, completion and checkpoint below PREFIX ($(PREFIX)); DESTDIR goes before it"
 	@echo "make uninstall  removes what make install put there"
 	@echo "make dist       the sources of the last commit as build/thespis-VERSION.tar.gz"
@@ -74,6 +75,10 @@ stage-faults:
 	@cmake --preset faults >/dev/null
 	@cmake --build build/faults -j $(JOBS) --target test_quality
 	build/faults/test_quality
+
+stage-table: PRESET = release
+stage-table: build
+	tools/stage/evaluate --program $(BUILD)/thespis
 
 test-long:
 	@scripts/test-long

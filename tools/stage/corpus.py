@@ -1,6 +1,7 @@
 """Speech and phone labels on the device, filled as shards arrive; encoded speech on disk (.npz: ids, voice, frames, codes)."""
 import numpy as np
 import torch
+import synth
 
 
 class Store:
@@ -12,6 +13,7 @@ class Store:
     def add(self, path):
         z = np.load(path)
         wav, lab = z["wav"], z["lab"]
+        synth.check_labels(lab, path)  # shards may be older than the check in synth.py
         rows = [(int(i), int(z["voice"]), int(s), int(l)) for i, s, l in zip(z["ids"], z["starts"], z["lengths"])]
         if rows[0][0] >= 1000000:  # held out: never among the crops
             self.held += [(r, wav[r[2]: r[2] + r[3]]) for r in rows]

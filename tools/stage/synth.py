@@ -13,8 +13,11 @@ PHONES = ["pau", "aa", "ae", "ah", "ao", "aw", "ax", "ay", "b", "ch", "d", "dh",
 
 def speak(flite, voice, text, path):
     env = dict(os.environ, LD_LIBRARY_PATH=flite + "/usr/lib/x86_64-linux-gnu")
-    out = subprocess.run([flite + "/usr/bin/flite", "-voice", VOICES[voice], "-psdur", "-t", text, "-o", path],
-                         env=env, capture_output=True, text=True).stdout
+    done = subprocess.run([flite + "/usr/bin/flite", "-voice", VOICES[voice], "-psdur", "-t", text, "-o", path],
+                          env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"flite failed on {text!r}: {done.stderr.strip()}")
+    out = done.stdout
     raw = open(path, "rb").read()
     wav = np.frombuffer(raw[44:], np.int16)
     n = len(wav)
@@ -33,6 +36,15 @@ def speak(flite, voice, text, path):
     return wav, lab, n
 
 
+def check_labels(lab, where):
+    """Labels that are all silence, or all one thing, train a codec whose code 0 knows no phones, and no loss tells: stop instead.
+    Measured: 5 to 22 % silence an utterance, about 10 % over many, 37 phones, nothing unknown."""
+    silent, unknown, distinct = float((lab == 0).mean()), float((lab == len(PHONES) - 1).mean()), len(np.unique(lab))
+    if not 0.03 <= silent <= 0.40 or unknown > 0.02 or distinct < 12:
+        raise ValueError(f"{where}: phone labels are broken: {100 * silent:.1f} % silence (3 to 40 is right), {100 * unknown:.1f} % unknown "
+                         f"(at most 2), {distinct} distinct (at least 12). Does flite print them (-psdur)?")
+
+
 def shard(job):
     flite, items, path = job
     if os.path.exists(path):
@@ -47,6 +59,7 @@ def shard(job):
         wav, lab, n = speak(flite, voice, text, tmp)
         wavs.append(wav); labs.append(lab); ids.append(i); starts.append(at); lengths.append(n)
         at += len(wav)
+    check_labels(np.concatenate(labs), path)
     np.savez(path + ".part.npz", wav=np.concatenate(wavs), lab=np.concatenate(labs), ids=np.array(ids), starts=np.array(starts),
              lengths=np.array(lengths), voice=items[0][1])
     os.rename(path + ".part.npz", path)

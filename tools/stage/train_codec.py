@@ -5,8 +5,8 @@
     python train_codec.py ... --state S --span 0.5 1
     python train_codec.py ... --device cpu --tiny --steps 8                     # a dry run
 
-Writes codec-live.pth and codec-ema.pth (the last weights and their running mean: state dicts), and log-codec.txt with the
-held-out mel distance of both. Encode the corpus with encode.py afterwards. --shards keeps the speech for the next program.
+Writes codec-live.pth and codec-ema.pth (the last weights and their running mean: state dicts), codec-heads.pth (what else a later call
+needs: --init codec-live.pth --heads codec-heads.pth; each file is under 16 MiB), and log-codec.txt with the held-out mel distance of both. Encode the corpus with encode.py afterwards. --shards keeps the speech for the next program.
 """
 import argparse, math, os, time
 import numpy as np
@@ -36,6 +36,7 @@ def arguments():
     p.add_argument("--batch", type=int, default=24, help="sequences of 32 frames; those of 128 frames are a quarter as many")
     p.add_argument("--soft", type=int, default=400, help="steps without rounding at the start of a new codec")
     p.add_argument("--init", nargs="*", help="weights to go on from (optimiser new)")
+    p.add_argument("--heads", help="codec-heads.pth beside those weights: phone head, discriminators, place in the schedule")
     p.add_argument("--state", help="weights and optimiser to go on from, if the file exists")
     p.add_argument("--save-state", help="where weights and optimiser go at the end")
     p.add_argument("--hours", type=float, default=110, help="room for the speech on the device")
@@ -118,6 +119,11 @@ class Trainer:
             for f in a.init:
                 state.update(torch.load(f, map_location=self.dev))
             self.model.load_state_dict(state)
+        if a.heads:
+            heads = torch.load(a.heads, map_location=self.dev)
+            self.phone.load_state_dict(heads["phone"]); self.disc.load_state_dict(heads["disc"])
+            self.step, self.gan_step = heads["step"], heads["gan_step"]
+            log("going on from step", self.step)
         st = torch.load(a.state, map_location=self.dev, weights_only=False) if a.state and os.path.exists(a.state) else None
         if st:
             self.model.load_state_dict(st["model"]); self.phone.load_state_dict(st["phone"]); self.disc.load_state_dict(st["disc"])
@@ -187,7 +193,7 @@ class Trainer:
         mn.copy_(torch.where(mn > 0, 0.98 * mn + 0.02 * torch.minimum(norm, 3 * mn), norm))
         torch._foreach_mul_(grads, (2 * mn / norm).clamp(max=1.0))
         self.opt.step()
-        out.update(norm=norm, acc=(logits.argmax(-1) == lab).float().mean())
+        out.update(norm=norm, acc=(logits.argmax(-1) == lab).float().mean(), silent=(lab == 0).float().mean())
         return {k: v.detach() for k, v in out.items()}, codes
 
     def capture(self, key):
@@ -250,11 +256,12 @@ class Trainer:
     def rates(self, done):
         """done: place in the whole schedule"""
         gan = done >= a.gan_from
+        warm = 1 if a.state else min(1, (self.step - self.begin + 1) / 100)  # the optimiser's means begin anew with each call
         if gan:
             x = (done - a.gan_from) / (1 - a.gan_from)
-            lr = a.lr * 0.5 * min(1, (self.gan_step + 1) / 100) * (0.5 * (1 + math.cos(math.pi * x)) * 0.97 + 0.03)
+            lr = a.lr * 0.5 * min(warm, (self.gan_step + 1) / 100) * (0.5 * (1 + math.cos(math.pi * x)) * 0.97 + 0.03)
         else:
-            lr = a.lr * min(1, (self.step - self.begin + 1) / 100 if not a.state else 1) * (1 - 0.5 * done / a.gan_from)
+            lr = a.lr * warm * (1 - 0.5 * done / a.gan_from)
         self.scal["lr"].fill_(lr); self.scal["warm"].fill_(min(1.0, (self.step + 1) / 600)); self.scal["adv"].fill_(min(1.0, self.gan_step / 300))
         if not self.cuda:
             for g in self.opt.param_groups + self.optd.param_groups:
@@ -273,7 +280,7 @@ class Trainer:
                 vq.revive()
 
     def loop(self, gather):
-        start, t_last, n_last, frozen = time.time(), time.time(), self.step, False
+        start, t_last, n_last, frozen, joined = time.time(), time.time(), self.step, False, False
         budget = a.seconds - (start - T0)
         self.model.train()
         while time.time() - T0 < a.seconds and self.step - self.begin < a.steps:
@@ -282,7 +289,8 @@ class Trainer:
             if self.step % 20 == 0:
                 gather()
             gan, lr = self.rates(done)
-            if gan and not self.gan_step:
+            if gan and not joined:
+                joined = True
                 log("discriminators join at step", self.step)
                 self.graphs.clear()
             self.gan_step += gan
@@ -311,6 +319,10 @@ class Trainer:
                 t_last, n_last = time.time(), self.step
                 if not math.isfinite(float(stats["mel"])):
                     log("loss is not finite"); break
+                # what the network is shown, after cropping: a batch of silence alone, or phones told without a mistake, is no speech
+                least, most = (0, 0.95) if a.tiny else (0.01, 0.6)
+                if not least <= float(stats["silent"]) <= most or (self.step > 50 and float(stats["phone"]) < 0.02):
+                    raise SystemExit(f"phone labels are broken: {100 * float(stats['silent']):.1f} % of a batch is silence, phone loss {float(stats['phone']):.3f}")
         self.graphs.clear()
 
 
@@ -359,6 +371,7 @@ def main():
     cpu = lambda d: {k: v.detach().cpu().clone() for k, v in d.items()}
     live = cpu(t.model.state_dict())
     torch.save(live, a.out + "/codec-live.pth"); torch.save(cpu(t.ema), a.out + "/codec-ema.pth")
+    torch.save(dict(phone=cpu(t.phone.state_dict()), disc=cpu(t.disc.state_dict()), step=t.step, gan_step=t.gan_step), a.out + "/codec-heads.pth")
     if a.save_state:
         t.save(a.save_state)
     few = [h for h in store.held if h[0][0] % 1000 < (2 if a.tiny else 30)]
