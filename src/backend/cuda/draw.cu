@@ -6,8 +6,8 @@
  *   - Z is a sum of doubles by index, rounded to float. Summed in another order it differs by less than 2^-38 of itself; only where
  * a float's border lies that near is it summed in the portable order.
  *   - The best 32 come from a bound that at least 32 of them reach, and a count of those above each.
- *   - Where more than 32 may stay, the last one that stays is found digit by digit from the sums of its betters, in integers of
- *     2^-60; where such a sum lies within 2^-39 of top_p, one rank is taken after the other instead. */
+ *   - Where more than 32 may stay, the last one that stays is found bit by bit from the sums of its betters, in integers of 2^-60;
+ * where such a sum lies within 2^-39 of top_p, one rank is taken after the other instead. */
 #include "backend/cuda/forward.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/label.cuh"
@@ -35,12 +35,10 @@ template <int items> struct th_draw_space {
     float weight[items * THREADS]; /* by index */
     th_key list[MOST_LISTED], best[FIRST_RANKS], group[GROUPS], warp_key[WARPS];
     double warp_sum[WARPS];
-    unsigned long long bin_sum[256];
-    unsigned bin_count[256], warp_value[WARPS];
-    th_key bound, prefix, largest_key;
-    unsigned long long base_sum;
-    unsigned base_count;
-    int listed, kept, unclear, bad, again, index;
+    unsigned long long warp_part[2][WARPS];
+    unsigned warp_count[2][WARPS], warp_value[WARPS];
+    th_key bound;
+    int listed, kept, bad;
     float sum;
 };
 
@@ -238,52 +236,14 @@ __device__ __forceinline__ unsigned long long border_of(float top_p)
     return static_cast<unsigned long long>((low + high) * 0.5 * 0x1p60);
 }
 
-/* Warp 0: the first bin, from the highest, in which the sum crosses the border or the count reaches `ranks`. */
-template <int items> __device__ int find_bin(unsigned long long border, int limited, unsigned ranks, th_draw_space<items> *space)
+/* Sum of numbers up to 2^61 over the lanes of a warp, in three parts. */
+__device__ __forceinline__ unsigned long long warp_add(unsigned long long x)
 {
-    const int lane = static_cast<int>(threadIdx.x);
-    unsigned long long sum = 0, before;
-    unsigned number = 0, ahead;
-    for (int i = 0; i < 8; i++) {
-        sum += space->bin_sum[255 - 8 * lane - i];
-        number += space->bin_count[255 - 8 * lane - i];
-    }
-    before = sum;
-    ahead = number;
-    for (int distance = 1; distance < 32; distance <<= 1) {
-        unsigned long long s = __shfl_up_sync(0xFFFFFFFFu, before, static_cast<unsigned>(distance));
-        unsigned n = __shfl_up_sync(0xFFFFFFFFu, ahead, static_cast<unsigned>(distance));
-        if (lane >= distance) {
-            before += s;
-            ahead += n;
-        }
-    }
-    before = before - sum + space->base_sum;
-    ahead = ahead - number + space->base_count;
-    int found = -1, unclear = 0;
-    for (int i = 0; i < 8 && found < 0; i++) {
-        int bin = 255 - 8 * lane - i;
-        if (space->bin_count[bin] == 0) continue;
-        unsigned long long through = before + space->bin_sum[bin];
-        unsigned long long distance = through > border ? through - border : border - through;
-        unclear |= limited && distance <= (1ull << 21);
-        if ((limited && through > border) || ahead + space->bin_count[bin] >= ranks) {
-            found = bin;
-            break;
-        }
-        before = through;
-        ahead += space->bin_count[bin];
-    }
-    unsigned finders = __ballot_sync(0xFFFFFFFFu, found >= 0);
-    unsigned doubters = __ballot_sync(0xFFFFFFFFu, unclear);
-    int finder = finders != 0 ? __ffs(static_cast<int>(finders)) - 1 : 31;
-    __syncwarp();
-    if (lane == finder) {
-        space->base_sum = before;
-        space->base_count = ahead;
-        if ((doubters & (0xFFFFFFFFu >> (31 - finder))) != 0) space->unclear = 1; /* sums behind the border do not count */
-    }
-    return __shfl_sync(0xFFFFFFFFu, found, finder);
+    const unsigned mask = (1u << 20) - 1;
+    unsigned long long low = __reduce_add_sync(0xFFFFFFFFu, static_cast<unsigned>(x) & mask);
+    unsigned long long middle = __reduce_add_sync(0xFFFFFFFFu, static_cast<unsigned>(x >> 20) & mask);
+    unsigned long long high = __reduce_add_sync(0xFFFFFFFFu, static_cast<unsigned>(x >> 40));
+    return (high << 40) + (middle << 20) + low;
 }
 
 /* One rank after the other: the plain rule. */
@@ -303,51 +263,63 @@ __device__ th_key walk_ranks(const th_choice &choice, const th_key (&key)[items]
     return last;
 }
 
+/* The largest key whose betters and itself reach the border or the number of ranks; 0: all stay. Bit by bit, but for those bits in
+ * which all keys agree. */
 template <int items>
 __device__ th_key last_kept(const th_choice &choice, const th_key (&key)[items], int count, int slow, th_draw_space<items> *space)
 {
-    const int shifts[6] = {56, 48, 40, 32, 8, 0}, limited = choice.top_p < 1.0f, ranks = min(choice.top_k, count);
+    const int limited = choice.top_p < 1.0f, ranks = min(choice.top_k, count), warp = static_cast<int>(threadIdx.x) / 32;
     const unsigned long long border = limited ? border_of(choice.top_p) : 0;
     if (slow) return walk_ranks(choice, key, ranks, space);
-    if (threadIdx.x == 0) {
-        space->base_sum = 0;
-        space->base_count = 0;
-        space->unclear = 0;
-        space->prefix = 0;
-    }
-    th_key known = 0; /* bits of the prefix that are settled */
-    for (int pass = 0; pass < 6; pass++) {
-        const int shift = shifts[pass];
-        if (threadIdx.x < 256) {
-            space->bin_sum[threadIdx.x] = 0;
-            space->bin_count[threadIdx.x] = 0;
-        }
-        __syncthreads();
-        const th_key prefix = space->prefix;
+    unsigned long long part[items];
+    th_key differs = 0;
+    const th_key any = space->best[0]; /* a key */
 #pragma unroll
-        for (int i = 0; i < items; i++) {
-            if (key[i] == 0 || (key[i] & known) != prefix) continue;
-            int bin = static_cast<int>(key[i] >> shift & 255);
-            double probability = limited ? static_cast<double>(space->weight[index_at(i)] / space->sum) : 0.0;
-            atomicAdd(&space->bin_sum[bin], static_cast<unsigned long long>(probability * 0x1p60));
-            atomicAdd(&space->bin_count[bin], 1u);
-        }
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            int bin = find_bin(border, limited, static_cast<unsigned>(ranks), space);
-            if (threadIdx.x == 0) {
-                space->kept = bin;
-                if (bin >= 0) space->prefix = prefix | static_cast<th_key>(bin) << shift;
-                if (pass == 3) space->prefix |= 0xFFFF0000u; /* of an inverted index below 65,536 */
-            }
-        }
-        __syncthreads();
-        if (space->unclear) return walk_ranks(choice, key, ranks, space);
-        if (space->kept < 0) return 0; /* all stay: only the first pass can find no end */
-        known |= static_cast<th_key>(255) << shift;
-        if (pass == 3) known |= 0xFFFF0000u;
+    for (int i = 0; i < items; i++) {
+        part[i] = 0;
+        if (key[i] == 0) continue;
+        differs |= key[i] ^ any;
+        if (limited)
+            part[i] = static_cast<unsigned long long>(static_cast<double>(space->weight[index_at(i)] / space->sum) * 0x1p60);
     }
-    return space->prefix;
+    for (int bits = 16; bits > 0; bits >>= 1) differs |= __shfl_xor_sync(0xFFFFFFFFu, differs, bits);
+    if (threadIdx.x % 32 == 0) space->warp_key[warp] = differs;
+    __syncthreads();
+    differs = space->warp_key[threadIdx.x % WARPS];
+    for (int bits = 16; bits > 0; bits >>= 1) differs |= __shfl_xor_sync(0xFFFFFFFFu, differs, bits);
+    th_key found = any & ~differs;
+    /* the first round asks whether all together reach it */
+    for (int bit = 64, turn = 0; bit >= 0; bit--) {
+        if (bit < 64 && (differs >> bit & 1) == 0) continue;
+        const th_key least = bit < 64 ? found | static_cast<th_key>(1) << bit : 0;
+        unsigned long long sum = 0;
+        unsigned number = 0;
+#pragma unroll
+        for (int i = 0; i < items; i++)
+            if (key[i] != 0 && key[i] >= least) {
+                sum += part[i];
+                number++;
+            }
+        sum = warp_add(sum);
+        number = __reduce_add_sync(0xFFFFFFFFu, number);
+        if (threadIdx.x % 32 == 0) {
+            space->warp_part[turn][warp] = sum;
+            space->warp_count[turn][warp] = number;
+        }
+        __syncthreads();
+        sum = warp_add(space->warp_part[turn][threadIdx.x % WARPS]);
+        number = __reduce_add_sync(0xFFFFFFFFu, space->warp_count[turn][threadIdx.x % WARPS]);
+        turn ^= 1;
+        const unsigned long long distance = sum > border ? sum - border : border - sum;
+        if (limited && distance <= (1ull << 21)) {
+            __syncthreads();
+            return walk_ranks(choice, key, ranks, space);
+        }
+        const bool reached = (limited && sum > border) || number >= static_cast<unsigned>(ranks);
+        if (bit == 64 && !reached) return 0;
+        if (bit < 64 && reached) found = least;
+    }
+    return found;
 }
 
 /* ---- one draw ------------------------------------------------------------------------------------------------------------------
