@@ -320,13 +320,19 @@ static void speech_ends_once(void **unused)
     assert_int_equal(backend->ops->rows(backend, 0), ROWS); /* end of speech is no row */
     assert_int_equal(backend->ops->step(backend, &one, 1, &error), THESPIS_INVALID);
     assert_non_null(strstr(error.message, "end of speech"));
+    static struct record after[2];
+    backend->ops->probe(backend, record_probe, after);
     feed(backend, 0, rows, 2, 2); /* the next turn's text */
     one.forced = NULL;
     assert_int_equal(backend->ops->step(backend, &one, 1, &error), THESPIS_OK);
+    backend->ops->probe(backend, NULL, NULL);
     assert_int_equal(backend->ops->begin(backend, 1, &sampling, &error), THESPIS_OK);
     feed(backend, 1, rows, ROWS, ROWS);
+    backend->ops->probe(backend, record_probe, after);
     feed(backend, 1, rows, 2, 2);
     step(backend, 1, other); /* the end left no trace but in the window of main tokens */
+    backend->ops->probe(backend, NULL, NULL);
+    assert_memory_equal(after[0].rows, after[1].rows, sizeof after[0].rows);
     assert_memory_equal(frame, other, (size_t)model->config.frame_width * sizeof *frame);
     backend->ops->close(backend);
 }
