@@ -13,7 +13,7 @@ namespace
 {
 
 /* Eight warps work on the eight query heads; a ninth places the row's own key and value. */
-enum { GROUP = 8, WORKERS = 256, THREADS = 288, WARPS = THREADS / 32, ROWS = TH_CUDA_SPLIT, MERGED = 32, FOLDED = 16, COLUMNS = 4 };
+enum { GROUP = 8, WORKERS = 256, THREADS = 288, WARPS = THREADS / 32, ROWS = TH_CUDA_SPLIT, MERGED = 32, FOLDED = 16 };
 static_assert(ROWS == 64 && WORKERS == 32 * GROUP, "four row tiles, two warps each");
 
 /* What a block holds in shared memory. Rows of keys and queries are 32 values longer than a head, so that a warp's 16-byte loads of
@@ -24,15 +24,12 @@ template <int dim> struct __align__(16) th_tile
     uint16_t keys[ROWS * STRIDE];
     uint16_t values[ROWS * dim];
     uint16_t queries[GROUP * STRIDE];
-    union {
-        float work[WARPS * dim]; /* of norms and rotations, before there are scores */
-        struct {
-            float scores[2][ROWS * GROUP];                   /* of the two halves of a head; then [0] holds the weights of values */
-            float keep[GROUP][MERGED], enter[GROUP][MERGED]; /* factors of what was summed before and of a split */
-            float2 sums[GROUP][MERGED];
-        };
-    };
+    float work[WARPS * dim];
+    float scores[2][ROWS * GROUP]; /* of the two halves of a head; then [0] holds the weights of values */
     float most[GROUP], sum[GROUP]; /* of the split */
+    float all_most[GROUP], all_sum[GROUP];
+    float keep[GROUP][MERGED], enter[GROUP][MERGED]; /* factors of what was summed before and of a split */
+    float2 sums[GROUP][MERGED];
     int last;
 };
 
@@ -143,7 +140,7 @@ __device__ void fetch(const struct th_cuda_attention &at, const uint16_t *keys, 
 
 /* scores[half] = keys x queries over that half of the head. K is permuted alike in both: a thread's eight inputs of 32 make the
  * pairs of two instructions. */
-template <int dim> __device__ void score(th_tile<dim> *tile, const uint16_t *queries)
+template <int dim> __device__ void score(th_tile<dim> *tile)
 {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int rows = warp % 4 * 16, half = warp / 4, group = lane / 4, quarter = lane % 4, steps = dim / 32;
@@ -154,7 +151,7 @@ template <int dim> __device__ void score(th_tile<dim> *tile, const uint16_t *que
         int k = step * 32 + quarter * 8;
         uint4 top = th_load_16(tile->keys + (rows + group) * th_tile<dim>::STRIDE + k);
         uint4 low = th_load_16(tile->keys + (rows + group + 8) * th_tile<dim>::STRIDE + k);
-        uint4 query = th_load_16(queries + group * th_tile<dim>::STRIDE + k);
+        uint4 query = th_load_16(tile->queries + group * th_tile<dim>::STRIDE + k);
         th_mma_bf16(c, make_uint4(top.x, low.x, top.y, low.y), query.x, query.y);
         th_mma_bf16(c, make_uint4(top.z, low.z, top.w, low.w), query.z, query.w);
     }
@@ -275,17 +272,17 @@ __device__ __forceinline__ void write_pair(const struct th_cuda_attention &at, i
                                          static_cast<uint32_t>(gated(at, high, sum, static_cast<uint16_t>(gate >> 16))) << 16;
 }
 
-/* The group's queries. */
+/* The group's queries, into the tile. */
 template <int dim>
 __device__ void place_queries(const struct th_cuda_attention &at, const uint16_t *row, int kv, const th_turn<dim> &turn,
-                              th_tile<dim> *tile, uint16_t *queries)
+                              th_tile<dim> *tile)
 {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, group = at.heads / at.kv_heads;
     if (warp < group)
         norm_rotate<dim>(at, row + at.query + (kv * group + warp) * at.head_stride, turn, tile->work + warp * dim,
-                         queries + warp * th_tile<dim>::STRIDE);
+                         tile->queries + warp * th_tile<dim>::STRIDE);
     else if (warp < GROUP)
-        for (int i = lane; i < dim; i += 32) queries[warp * th_tile<dim>::STRIDE + i] = 0;
+        for (int i = lane; i < dim; i += 32) tile->queries[warp * th_tile<dim>::STRIDE + i] = 0;
 }
 
 /* One warp: the row's own key and value, into row `own_row` of the tile and into the cache. */
@@ -396,12 +393,12 @@ template <int dim, int fold> __global__ void __launch_bounds__(THREADS) split_ke
     if (!busy) return;
     const uint16_t *row = at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride);
     if (thread < WORKERS)
-        place_queries<dim>(at, row, kv, turn, tile, tile->queries);
+        place_queries<dim>(at, row, kv, turn, tile);
     else if (before < ROWS)
         place_own<dim>(at, row, kv, position, turn, before, keys, values, tile);
     th_copy_wait<0>();
     __syncthreads();
-    score<dim>(tile, tile->queries);
+    score<dim>(tile);
     __syncthreads();
     const int count = before < ROWS ? before + 1 : ROWS;
     weigh<dim>(tile, count);
@@ -500,93 +497,60 @@ template <int dim> __global__ void __launch_bounds__(32) place_kernel(const stru
         in_lane(at.values, of, at.lane_stride)[to + static_cast<size_t>(i)] = row[at.value + kv * dim + i];
 }
 
-/* Neighbouring columns share a block, and so the splits that it fetches. */
-template <int dim> struct __align__(16) th_prompt_tile
-{
-    th_tile<dim> tile;
-    uint16_t more[COLUMNS - 1][GROUP * th_tile<dim>::STRIDE]; /* queries of the columns after the first */
-    float most[COLUMNS][GROUP], sum[COLUMNS][GROUP];
-
-    __device__ __forceinline__ uint16_t *queries(int c)
-    {
-        return c == 0 ? tile.queries : more[c - 1];
-    }
-};
-
-/* The sums of column c take in the split that the tile holds; the factors go to the tile. Threads below GROUP. */
-template <int dim> __device__ __forceinline__ void merge_sums(th_prompt_tile<dim> *at, int c, int first)
-{
-    const int h = static_cast<int>(threadIdx.x);
-    th_merge to = {at->tile.most[h], at->tile.sum[h], 0.0f, 1.0f};
-    if (first > 0) to = merge(at->most[c][h], at->sum[c][h], at->tile.most[h], at->tile.sum[h]);
-    at->most[c][h] = to.most;
-    at->sum[c][h] = to.sum;
-    at->tile.keep[h][0] = to.keep;
-    at->tile.enter[h][0] = to.enter;
-}
-
-/* Grid: kv heads, columns / COLUMNS. */
+/* Grid: kv heads, columns. */
 template <int dim> __global__ void __launch_bounds__(THREADS) prompt_kernel(const struct th_cuda_attention at)
 {
-    TH_DYNAMIC_SHARED(th_prompt_tile<dim>, shared);
-    typedef th_part<dim> part;
+    TH_DYNAMIC_SHARED(th_tile<dim>, tile);
     th_dependency_release();
     th_dependency_wait();
-    const int kv = static_cast<int>(blockIdx.x), column = static_cast<int>(blockIdx.y) * COLUMNS, group = at.heads / at.kv_heads;
-    const int columns = min(count_of(at.pass, at.tower) - column, static_cast<int>(COLUMNS));
-    if (columns <= 0) return;
+    const int kv = static_cast<int>(blockIdx.x), column = static_cast<int>(blockIdx.y), group = at.heads / at.kv_heads;
+    if (column >= count_of(at.pass, at.tower)) return;
     const th_cuda_column *of = column_of(at.pass, at.tower, column);
-    const int position = of->position, last = position + columns - 1, channel = part::channel(), head = part::head();
-    const uint16_t *keys = in_lane(at.keys, of, at.lane_stride) + kv * dim,
-                   *values = in_lane(at.values, of, at.lane_stride) + kv * dim;
-    for (int c = 0; c < columns; c++) {
-        th_turn<dim> turn;
-        turn.load(at, at.q_norm, position + c);
-        place_queries<dim>(at, at.rows + static_cast<size_t>(column + c) * static_cast<size_t>(at.row_stride), kv, turn,
-                           &shared->tile, shared->queries(c));
-    }
-    float all[COLUMNS][part::HEADS][2], o[part::HEADS][2];
-    for (int first = 0; first <= last; first += ROWS) {
-        fetch<dim>(at, keys, values, first, min(last + 1 - first, static_cast<int>(ROWS)), &shared->tile);
+    const int position = of->position, channel = th_part<dim>::channel(), head = th_part<dim>::head();
+    uint16_t *keys = in_lane(at.keys, of, at.lane_stride) + kv * dim, *values = in_lane(at.values, of, at.lane_stride) + kv * dim;
+    th_turn<dim> turn;
+    turn.load(at, at.q_norm, position);
+    place_queries<dim>(at, at.rows + static_cast<size_t>(column) * static_cast<size_t>(at.row_stride), kv, turn, tile);
+    float all[th_part<dim>::HEADS][2], o[th_part<dim>::HEADS][2];
+    for (int first = 0; first <= position; first += ROWS) {
+        const int count = position + 1 - first < ROWS ? position + 1 - first : ROWS;
+        fetch<dim>(at, keys, values, first, count, tile);
         th_copy_wait<0>();
         __syncthreads();
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            if (c >= columns || first > position + c) continue;
-            const int count = min(position + c + 1 - first, static_cast<int>(ROWS));
-            score<dim>(&shared->tile, shared->queries(c));
-            __syncthreads();
-            weigh<dim>(&shared->tile, count);
-            __syncthreads();
-            if (threadIdx.x < GROUP) merge_sums(shared, c, first);
-            gather<dim>(&shared->tile, count, o);
-            __syncthreads();
-            if (head >= GROUP) continue;
-#pragma unroll
-            for (int h = 0; h < part::HEADS; h++)
-                for (int i = 0; i < 2; i++)
-                    all[c][h][i] = first == 0 ? o[h][i]
-                                              : merge_value(all[c][h][i], o[h][i], shared->tile.keep[head + h][0],
-                                                            shared->tile.enter[head + h][0]);
+        score<dim>(tile);
+        __syncthreads();
+        weigh<dim>(tile, count);
+        __syncthreads();
+        if (threadIdx.x < GROUP) {
+            const int h = static_cast<int>(threadIdx.x);
+            th_merge to = {tile->most[h], tile->sum[h], 0.0f, 1.0f};
+            if (first > 0) to = merge(tile->all_most[h], tile->all_sum[h], tile->most[h], tile->sum[h]);
+            tile->all_most[h] = to.most;
+            tile->all_sum[h] = to.sum;
+            tile->keep[h][0] = to.keep;
+            tile->enter[h][0] = to.enter;
         }
-    }
+        gather<dim>(tile, count, o);
+        __syncthreads();
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++)
-        for (int h = 0; h < part::HEADS; h++)
-            if (c < columns && head + h < group)
-                write_pair<dim>(at, column + c, kv * group + head + h, channel, all[c][h][0], all[c][h][1],
-                                shared->sum[c][head + h]);
+        for (int h = 0; h < th_part<dim>::HEADS; h++)
+            for (int i = 0; i < 2; i++)
+                all[h][i] = first == 0 || head >= GROUP
+                                ? o[h][i]
+                                : merge_value(all[h][i], o[h][i], tile->keep[head + h][0], tile->enter[head + h][0]);
+    }
+    for (int h = 0; h < th_part<dim>::HEADS; h++) {
+        if (head + h >= group) break;
+        write_pair<dim>(at, column, kv * group + head + h, channel, all[h][0], all[h][1], tile->all_sum[head + h]);
+    }
 }
-
-static_assert(sizeof(th_prompt_tile<256>) <= 99 * 1024, "what a block has from sm_86 on");
 
 template <int dim> cudaError_t launch_attention(const struct th_cuda_launch *launch, const struct th_cuda_attention &at)
 {
     const unsigned kv = static_cast<unsigned>(at.kv_heads), columns = static_cast<unsigned>(at.columns);
     if (at.sequential) {
         TH_CUDA_TRY(th_launch(launch, place_kernel<dim>, dim3(kv, columns), dim3(32), 0, at));
-        return th_launch(launch, prompt_kernel<dim>, dim3(kv, (columns + COLUMNS - 1) / COLUMNS), dim3(THREADS),
-                         sizeof(th_prompt_tile<dim>), at);
+        return th_launch(launch, prompt_kernel<dim>, dim3(kv, columns), dim3(THREADS), sizeof(th_tile<dim>), at);
     }
     const dim3 grid(kv, static_cast<unsigned>(at.splits), columns);
     if (at.splits <= FOLDED) return th_launch(launch, split_kernel<dim, 1>, grid, dim3(THREADS), sizeof(th_tile<dim>), at);
@@ -619,20 +583,20 @@ TH_CUDA_KERNELS(attention) = {TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), split_kernel<32, 1>),
                               TH_CUDA_KERNEL(32, 0, combine_kernel<32>),
                               TH_CUDA_KERNEL(32, 0, place_kernel<32>),
-                              TH_CUDA_KERNEL(THREADS, sizeof(th_prompt_tile<32>), prompt_kernel<32>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<32>), prompt_kernel<32>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 0>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), split_kernel<64, 1>),
                               TH_CUDA_KERNEL(64, 0, combine_kernel<64>),
                               TH_CUDA_KERNEL(32, 0, place_kernel<64>),
-                              TH_CUDA_KERNEL(THREADS, sizeof(th_prompt_tile<64>), prompt_kernel<64>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<64>), prompt_kernel<64>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 0>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), split_kernel<128, 1>),
                               TH_CUDA_KERNEL(128, 0, combine_kernel<128>),
                               TH_CUDA_KERNEL(32, 0, place_kernel<128>),
-                              TH_CUDA_KERNEL(THREADS, sizeof(th_prompt_tile<128>), prompt_kernel<128>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<128>), prompt_kernel<128>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 0>),
                               TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), split_kernel<256, 1>),
                               TH_CUDA_KERNEL(256, 0, combine_kernel<256>),
                               TH_CUDA_KERNEL(32, 0, place_kernel<256>),
-                              TH_CUDA_KERNEL(THREADS, sizeof(th_prompt_tile<256>), prompt_kernel<256>),
+                              TH_CUDA_KERNEL(THREADS, sizeof(th_tile<256>), prompt_kernel<256>),
                               TH_CUDA_KERNELS_END};
