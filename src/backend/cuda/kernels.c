@@ -22,24 +22,15 @@ extern const struct th_cuda_kernel th_cuda_kernels_product_wide[];
 extern const struct th_cuda_kernel th_cuda_kernels_route[];
 
 static const struct th_cuda_kernel *const lists[] = {
-    th_cuda_kernels_attention,
-    th_cuda_kernels_codec_attention,
-    th_cuda_kernels_codec_conv,
-    th_cuda_kernels_codec_ends,
-    th_cuda_kernels_codec_pack,
-    th_cuda_kernels_codec_rows,
-    th_cuda_kernels_codec_split,
-    th_cuda_kernels_deltanet,
-    th_cuda_kernels_draw,
-    th_cuda_kernels_embed,
-    th_cuda_kernels_experts,
-    th_cuda_kernels_experts_grouped,
-    th_cuda_kernels_bound,
-    th_cuda_kernels_fill,
-    th_cuda_kernels_norm,
-    th_cuda_kernels_pack,
-    th_cuda_kernels_product,
-    th_cuda_kernels_product_wide,
+    th_cuda_kernels_attention,   th_cuda_kernels_codec_attention,
+    th_cuda_kernels_codec_conv,  th_cuda_kernels_codec_ends,
+    th_cuda_kernels_codec_pack,  th_cuda_kernels_codec_rows,
+    th_cuda_kernels_codec_split, th_cuda_kernels_deltanet,
+    th_cuda_kernels_draw,        th_cuda_kernels_embed,
+    th_cuda_kernels_experts,     th_cuda_kernels_experts_grouped,
+    th_cuda_kernels_bound,       th_cuda_kernels_fill,
+    th_cuda_kernels_norm,        th_cuda_kernels_pack,
+    th_cuda_kernels_product,     th_cuda_kernels_product_wide,
     th_cuda_kernels_route,
 };
 
