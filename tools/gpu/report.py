@@ -43,6 +43,7 @@ def main() -> None:
         row["peer"] = peers.get(row["name"])
         row["reach"] = REACH.get(row["name"], (None,))[0]
     result["rows"] = rows
+    result["checkpoint"] = pathlib.Path(result["checkpoint"]).name
     result["parts"] = {path.stem: "passed" for path in sorted(args.work.glob("*.passed"))}
     result["parity"] = {path.stem.removeprefix("parity-"): {k: v for k, v in (read(path) or {}).items() if k != "differing"}
                         for path in sorted(args.work.glob("parity-*.json"))}
