@@ -15,7 +15,7 @@ static thespis_status prepare(struct th_cuda *cuda, struct th_cuda_codec *codec,
     int least = 0, greatest = 0;
     TH_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), "the codec's stream", error);
     TH_CUDA(cudaStreamCreateWithPriority(&codec->launch.stream, cudaStreamNonBlocking, least), "the codec's stream", error);
-    codec->launch.early = cuda->launch.early;
+    codec->launch.early = 0; /* measured: without it the full-size codec decodes and encodes 10 and 15 % faster */
     const char *form = getenv("THESPIS_CUDA_CODEC"); /* for measurements: both forms keep every promise */
     codec->plain = form != NULL && strcmp(form, "plain") == 0;
     codec->processors = cuda->processors > 0 ? cuda->processors : 1;
